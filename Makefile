@@ -1,0 +1,35 @@
+# make lab    set up, and run the lab          make test      set up, and pass the tests
+# make lint   style and types                  make test-all  the slow tests too
+# make bench  the speeds, as ratios
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS ?= 2
+
+.PHONY: lab test test-all lint bench clean
+
+lab: $(READY)
+	$(BIN)/whyformer lab
+
+test: $(READY)
+	$(BIN)/pytest -n $(WORKERS) -q
+
+test-all: $(READY)
+	$(BIN)/pytest -n $(WORKERS) -q -m ""
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m bench
+
+$(READY): pyproject.toml constraints.txt
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

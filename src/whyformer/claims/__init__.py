@@ -1,0 +1,1 @@
+"""What is asserted: each claim with its mathematics, its test and the model that breaks it."""

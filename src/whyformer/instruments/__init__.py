@@ -1,0 +1,1 @@
+"""How a subject is measured: numbers, with what rounding can explain, and never a verdict."""

@@ -1,0 +1,1 @@
+"""The lab: the claims told as a story."""

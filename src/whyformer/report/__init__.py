@@ -1,0 +1,1 @@
+"""Views of findings; this room knows findings and nothing else."""

@@ -1,0 +1,1 @@
+"""What is examined, behind one call signature."""

@@ -1,0 +1,180 @@
+"""Findings and reports for the terminal: rich renderables that read well in 80 columns, coloured or not."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from whyformer.finding import Finding, Report, Verdict
+
+WIDTH = 80
+"""Text is never set wider than this, however wide the terminal."""
+
+STYLES = {
+    Verdict.HOLDS: "bold green",
+    Verdict.REFUTED: "bold red",
+    Verdict.INCONCLUSIVE: "bold yellow",
+    Verdict.INAPPLICABLE: "dim",
+}
+ANSWERS = {
+    Verdict.HOLDS: "YES",
+    Verdict.REFUTED: "NO",
+    Verdict.INCONCLUSIVE: "UNSURE",
+    Verdict.INAPPLICABLE: "–",
+}
+
+_ASCII = str.maketrans(
+    dict(zip("▁▂▃▄▅▆▇█▀·•–—−‑×‘’“”", '_.:-=+*#".*---' + "-x''\"\"", strict=True))
+    | {"…": "...", "≤": "<=", "≥": ">=", "≠": "!=", "≡": "==", "≈": "~", "→": "->", "⇒": "=>", "⇔": "<=>"}
+    | {"↦": "|->", "←": "<-", "√": "sqrt", "∞": "infinity", "∈": "in", "∉": "not in", "∘": "o", "⌊": "floor("}
+    | {
+        "⌋": ")",
+        "⌈": "ceil(",
+        "⌉": ")",
+        "∂": "d",
+        "∇": "grad",
+        "Π": "prod",
+        "∏": "prod",
+        "Σ": "sum",
+        "∑": "sum",
+    }
+    | {"‖": "|", "′": "'", "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "Δ": "Delta", "ε": "eps"}
+    | {
+        "θ": "theta",
+        "λ": "lambda",
+        "ρ": "rho",
+        "σ": "sigma",
+        "φ": "phi",
+        "π": "pi",
+        "ω": "omega",
+        "Ω": "Omega",
+    }
+    | {"Θ": "Theta", "½": "1/2", "¼": "1/4", "∀": "for all", "∃": "exists", "²": "^2", "³": "^3", "∝": "~"}
+)
+
+
+def ascii_twin(text: str) -> str:
+    """The text in ASCII: each glyph that whyformer draws has a twin, and anything else becomes ``?``."""
+    return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+
+
+def _encode_twin(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return ascii_twin(error.object[error.start : error.end]), error.end
+
+
+ENCODING_ERRORS = "whyformer.ascii"
+"""The error handler that lets a stream write the ASCII twin of what its encoding cannot carry."""
+codecs.register_error(ENCODING_ERRORS, _encode_twin)
+
+
+def safe(text: str) -> str:
+    """Text from outside, fit to print on one line: what a terminal would obey is spelled out instead."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode()
+        for letter in text
+    )
+
+
+def figure(number: float) -> str:
+    """A number in a few characters: whole numbers in full, rounding errors as ``1.2e-15``."""
+    if float(number).is_integer() and abs(number) < 1e9:
+        return f"{int(number):,}"
+    return f"{number:.3g}" if 1e-3 <= abs(number) < 1e6 else f"{number:.1e}"
+
+
+def figures(measured: float | Mapping[str, Any] | None) -> str:
+    """What was measured, in words: one number, or named ones."""
+    if measured is None:
+        return ""
+    if isinstance(measured, Mapping):
+        return ", ".join(
+            f"{safe(str(name)).replace('_', ' ')} {_short(value)}" for name, value in measured.items()
+        )
+    return figure(measured)
+
+
+def heading(number: str, sentence: str, verdict: Verdict, *, words: Mapping[Verdict, str] = ANSWERS) -> Table:
+    """A line that gives the sentence and, at its right edge, the answer."""
+    line = Table.grid(expand=True, padding=(0, 1))
+    line.add_column(width=3, justify="right", style="dim")
+    line.add_column(ratio=1)
+    line.add_column(justify="right", min_width=6)
+    line.add_row(number, Text(safe(sentence), "bold"), Text(words[verdict], STYLES[verdict]))
+    return line
+
+
+def rows(lines: Iterable[tuple[str, str | Text]]) -> Padding:
+    """Labelled lines under a heading; a line without text is left out."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(width=9, style="dim", no_wrap=True)
+    table.add_column(ratio=1)
+    for label, text in lines:
+        if text:
+            table.add_row(label, Text(safe(text)) if isinstance(text, str) else text)
+    return Padding(table, (0, 0, 0, 4))
+
+
+def picture(drawing: Text) -> Padding:
+    """A picture under its heading, set off by an empty line on both sides."""
+    return Padding(drawing, (1, 0, 1, 6))
+
+
+def comparison(finding: Finding) -> str:
+    """What was measured against what it was held to."""
+    text = figures(finding.measured)
+    if finding.bound is None:
+        return text
+    return f"{text} against a bound of {figure(finding.bound)}" if text else f"bound {figure(finding.bound)}"
+
+
+def finding_rows(finding: Finding) -> list[tuple[str, str | Text]]:
+    """The lines that tell a finding: figures, bound, strength, reason, call path, witness."""
+    return [
+        ("measured", comparison(finding)),
+        ("bound", finding.bound_from or ""),
+        ("strength", finding.strength or ""),
+        ("why", finding.reason or ""),
+        ("path", figures(finding.path)),
+        ("witness", figures(finding.counterexample)),
+    ]
+
+
+def finding_view(finding: Finding, number: str = "") -> Group:
+    """One finding under its claim's id, with its verdict in a word."""
+    value = "" if finding.value is None else f"={figure(finding.value)}"
+    words = {verdict: str(verdict) for verdict in Verdict}
+    return Group(
+        heading(number, f"{finding.claim}{value}", finding.verdict, words=words), rows(finding_rows(finding))
+    )
+
+
+def report_view(report: Report) -> Iterator[RenderableType]:
+    """The findings of a report, then its verdict in one line."""
+    for number, finding in enumerate(report.findings, 1):
+        yield finding_view(finding, str(number))
+        yield ""
+    subject = safe(str(report.subject.get("name", "")))
+    yield Text.assemble(f"{subject}: ", (str(report.verdict), STYLES[report.verdict]))
+
+
+def _short(value: Any, most: int = 12) -> str:
+    """A witness's value on one line: numbers as figures, long lists cut with a count of what is left out."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return figure(value)
+    if isinstance(value, Mapping):
+        return "(" + ", ".join(f"{safe(str(name))} {_short(item)}" for name, item in value.items()) + ")"
+    if isinstance(value, list | tuple):
+        left_out = len(value) - most
+        shown = " ".join(_short(item) for item in value[:most])
+        return f"[{shown} … {left_out} more]" if left_out > 0 else f"[{shown}]"
+    return safe(str(value))

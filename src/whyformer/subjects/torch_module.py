@@ -1,0 +1,263 @@
+"""A torch module as a subject, by the call convention that its signature shows.
+
+``forward(x, attention_mask=None, position_ids=None, past_key_values=None, use_cache=False)``: only ``x`` is
+required, and what the signature lacks, the module does not support. Parameters that hide in ``**kwargs`` do
+not count: many models swallow an unknown one without a word.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from whyformer.errors import UsageError
+from whyformer.finding import Value
+from whyformer.subjects.subject import PLAIN, Output, Settings, Subject, SubjectError, Traits
+
+SYMBOLS = 64
+"""How many different vectors a subject of a width is shown."""
+LOUD = 4
+"""How many of them are 30 times as long as the rest."""
+LARGE = 20_000_000
+"""Parameters from which a forward counts as dear."""
+CONVENTION = ("attention_mask", "position_ids", "past_key_values", "use_cache")
+_CACHES = ("past_key_values", "cache", "cache_params", "state", "past", "mems")
+
+
+class TorchModule(Subject):
+    """A module under examination: set to eval, copied to each precision that is asked for.
+
+    Args:
+        module: what is examined; it is put into eval mode.
+        tokens: the vocabulary, where it reads int64 tokens of shape (batch, time).
+        width: the width, where it reads floats of shape (batch, time, width).
+        name: what a reader calls it.
+        target: where it was loaded from, so that a report can be replayed.
+
+    Raises:
+        UsageError: neither or both of ``tokens`` and ``width``; or a forward that takes no input.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        tokens: int | None = None,
+        width: int | None = None,
+        name: str | None = None,
+        target: str | None = None,
+    ) -> None:
+        if (tokens is None) == (width is None):
+            raise UsageError(
+                name or type(module).__name__,
+                "it reads tokens or vectors, and which is not said",
+                "give --tokens V or --width D, one of them",
+            )
+        self.name = name or type(module).__name__
+        self.target, self._width, self._tokens = target, width, tokens
+        self._given = module.eval()
+        floats = [p.dtype for p in module.parameters() if p.dtype.is_floating_point]
+        self._native = floats[0] if floats else torch.float32
+        self.dtype = self._native
+        self._copies: dict[torch.dtype, nn.Module] = {self._native: self._given}
+        self.traits = self._discover()
+        if width is not None:
+            generator = torch.Generator().manual_seed(0)
+            self._table = torch.randn(SYMBOLS, width, generator=generator, dtype=torch.float64)
+            self._table[SYMBOLS - LOUD :] *= 30
+
+    def _discover(self) -> Traits:
+        parameters = inspect.signature(self._given.forward).parameters
+        named = [p for p in parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        if not named and not any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
+            raise UsageError(self.name, "its forward takes no input", "give it forward(x, ...)")
+        needed = [p.name for p in named[1:] if p.default is p.empty]
+        if needed:
+            raise UsageError(
+                self.name, f"its forward also needs {', '.join(needed)}", "give those a default, or wrap it"
+            )
+        names = {p.name for p in named[1:]}
+        options = tuple(
+            (p.name, p.default)
+            for p in named[1:]
+            if isinstance(p.default, bool) and p.name not in CONVENTION and p.name != "return_dict"
+        )
+        size = sum(p.numel() for p in self._given.parameters())
+        promises: dict[str, tuple[Value, str]] = {
+            "routing.batch": (None, "every model"),
+            "routing.repeatable": (None, "every model"),
+        }
+        if "attention_mask" in names:
+            promises["routing.padding"] = (None, "attention_mask in the signature")
+        if {"past_key_values", "use_cache"} <= names:
+            for claim in ("routing.cache", "routing.chunks"):
+                promises[claim] = (None, "past_key_values in the signature")
+        padded = [m.padding_idx for m in self._given.modules() if isinstance(m, nn.Embedding)]
+        special = {0, 1, 2, (self._tokens or 1) - 1} | {p for p in padded if p is not None}
+        plain = self._tokens is not None
+        return Traits(
+            vocabulary=self._tokens if self._tokens is not None else SYMBOLS,
+            loud=() if plain else tuple(range(SYMBOLS - LOUD, SYMBOLS)),
+            special=tuple(sorted(i for i in special if i < (self._tokens or 0))),
+            mask="attention_mask" in names,
+            positions="position_ids" in names,
+            cache={"past_key_values", "use_cache"} <= names,
+            options=options,
+            dropout=_has_dropout(self._given),
+            pad=next((p for p in padded if p is not None), 0),
+            promises=promises,
+            large=size >= LARGE,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Name, kind, target, what it reads, its own precision and its size."""
+        said: dict[str, Any] = {"name": self.name, "kind": "module", "target": self.target}
+        said["tokens" if self._tokens is not None else "width"] = self._tokens or self._width
+        said["dtype"] = str(self._native).removeprefix("torch.")
+        said["parameters"] = sum(p.numel() for p in self._given.parameters())
+        return said
+
+    @property
+    def native(self) -> torch.dtype:
+        """The precision of the weights as they were given."""
+        return self._native
+
+    @contextmanager
+    def precision(self, dtype: torch.dtype) -> Iterator[None]:
+        """Compute on a copy of the module in another precision inside the block."""
+        if dtype not in self._copies:
+            try:
+                self._copies[dtype] = copy.deepcopy(self._given).to(dtype)
+            except Exception as error:
+                raise SubjectError(f"{self.name} in {dtype}", _said(error), "examine it as it is") from error
+        before, self.dtype = self.dtype, dtype
+        try:
+            yield
+        finally:
+            self.dtype = before
+
+    def call(
+        self,
+        ids: Int[Tensor, "batch time"],
+        *,
+        mask: Int[Tensor, "batch seen"] | None = None,
+        positions: Int[Tensor, "batch time"] | None = None,
+        cache: Any = None,
+        use_cache: bool = False,
+        settings: Settings = PLAIN,
+    ) -> Output:
+        """Run the module once; see :meth:`Subject.call`."""
+        module = self._copies[self.dtype]
+        x: Tensor = ids if self._tokens is not None else self._table[ids].to(self.dtype)
+        given: dict[str, Any] = dict(settings.options)
+        if mask is not None:
+            given["attention_mask"] = mask
+        if positions is not None:
+            given["position_ids"] = positions
+        if use_cache:
+            given.update(use_cache=True, past_key_values=cache)
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            _enter(stack, module, settings)
+            try:
+                result = module(x, **given)
+            except SubjectError:
+                raise
+            except Exception as error:
+                what = f"{self.name} on an input of shape {tuple(x.shape)}"
+                raise SubjectError(what, _said(error), "run that call by itself to see why") from error
+        return read_output(self.name, result, ids, use_cache)
+
+
+def read_output(name: str, result: Any, ids: Tensor, use_cache: bool) -> Output:
+    """The outputs and the cache in what a forward returned.
+
+    Args:
+        name: what the subject is called, for the error.
+        result: a tensor, ``(y, past, ...)``, or a mapping or object with ``logits`` or ``last_hidden_state``.
+        ids: what it read; y must have its batch and time.
+        use_cache: whether a cache is looked for.
+
+    Raises:
+        SubjectError: nothing of that kind was returned, or y has another batch or time.
+    """
+    y, cache = result, None
+    if isinstance(result, tuple):
+        y = result[0] if result else None
+        cache = result[1] if use_cache and len(result) > 1 else None
+    elif not isinstance(result, Tensor) and result is not None:
+        y = _first(result, ("logits", "last_hidden_state"))
+        cache = _first(result, _CACHES) if use_cache else None
+    if not isinstance(y, Tensor):
+        raise SubjectError(name, f"its forward returned {type(y).__name__}", "return y of shape (B, T, ...)")
+    if y.dim() < 2 or tuple(y.shape[:2]) != tuple(ids.shape):
+        raise SubjectError(
+            name,
+            f"it returned shape {tuple(y.shape)} for an input of {tuple(ids.shape)}",
+            "return (B, T, ...)",
+        )
+    return Output(y.flatten(2) if y.dim() > 2 else y.unsqueeze(2), cache)
+
+
+def _first(result: Any, names: tuple[str, ...]) -> Any:
+    for name in names:
+        found = result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
+        if found is not None:
+            return found
+    return None
+
+
+@contextmanager
+def _scaled(module: nn.Module, factor: float) -> Iterator[None]:
+    weights = [p for n, p in module.named_parameters() if p.dim() >= 2 and "embed" not in n]
+    kept = [w.detach().clone() for w in weights]
+    try:
+        for w in weights:
+            w.data.mul_(factor)
+        yield
+    finally:
+        for w, k in zip(weights, kept, strict=True):
+            w.data.copy_(k)
+
+
+@contextmanager
+def _training(module: nn.Module) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module.train()
+        try:
+            yield
+        finally:
+            module.eval()
+
+
+def _enter(stack: ExitStack, module: nn.Module, settings: Settings) -> None:
+    if settings.scale != 1:
+        stack.enter_context(_scaled(module, settings.scale))
+    if settings.train:
+        stack.enter_context(_training(module))
+    if settings.backend is not None:
+        raise SubjectError(f"backend {settings.backend}", "a module has none to choose from", "leave it out")
+
+
+def _has_dropout(module: nn.Module) -> bool:
+    """Whether training mode adds dropout and changes nothing else (no running statistics)."""
+    parts = list(module.modules())
+    if any(isinstance(p, nn.modules.batchnorm._NormBase) for p in parts):
+        return False
+    return any(
+        isinstance(p, nn.modules.dropout._DropoutNd) or getattr(p, "dropout", None) not in (None, 0, 0.0)
+        for p in parts
+    )
+
+
+def _said(error: BaseException) -> str:
+    first = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {first[0][:200]}" if first else type(error).__name__

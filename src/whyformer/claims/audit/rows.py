@@ -30,6 +30,7 @@ def batch(asked: Asked, generator: torch.Generator) -> Finding:
         beside = decoded(ids, first, chunk)
         times = range(time)
         way, place = _WAYS[sizes["way"]], row
+        other: Grid
         if way == "alone":
             other, place = (ids[row],), 0
         elif way == "moved":
@@ -81,9 +82,7 @@ def repeatable(asked: Asked, generator: torch.Generator) -> Finding:
         "claim": "routing.repeatable",
         "measured": worst,
         "bound": bound,
-        "bound_from": "bitwise equality"
-        if not worst
-        else "every operation moved by one last place, times 32",
+        "bound_from": source,
         "path": {"basis": asked.basis},
     }
     if worst == 0:

@@ -104,7 +104,8 @@ def by_gradient(
 ) -> Bool[Tensor, "time_out time_in"]:
     """The pairs where the output has a slope, a number other than zero, at any base.
 
-    It is the slope of the output along a random direction of its width. One backward pass: the batch holds each base once for each output.
+    It is the slope of the output along a random direction of its width. One backward pass: the batch holds
+    each base once for each output.
     """
     count, time = bases.shape[:2]
     with torch.enable_grad():

@@ -18,6 +18,11 @@ def _copies(start: Tensor) -> Tensor:
     return start[:, None].repeat(1, start.shape[-1], 1)
 
 
+def _diagonal(copies: Tensor) -> Tensor:
+    """The sum of output i of copy i: its gradient at the copies is the Jacobian, row by row."""
+    return copies.diagonal(dim1=-2, dim2=-1).sum()
+
+
 def gap_jacobians(
     cell: Cell, x: Float[Tensor, "batch time width"], start: Float[Tensor, "batch state"]
 ) -> Float[Tensor, "gap batch state state"]:
@@ -33,8 +38,7 @@ def gap_jacobians(
     """
     with torch.enable_grad():
         states = cell.unroll(x[:, None], _copies(start).requires_grad_())
-        rows = torch.eye(start.shape[-1], dtype=x.dtype).expand_as(states[-1])
-        gradients = torch.autograd.grad(states[-1], states[:-1], rows)
+        gradients = torch.autograd.grad(_diagonal(states[-1]), states[:-1])
     return torch.stack(gradients[::-1])
 
 
@@ -47,13 +51,12 @@ def step_jacobians(
     """
     with torch.no_grad():
         states = cell.unroll(x[:, None], _copies(start))
-    rows = torch.eye(start.shape[-1], dtype=x.dtype).expand_as(states[0])
     jacobians: list[Tensor] = []
     for t, now in enumerate(x[:, None].unbind(-2)):
         with torch.enable_grad():
             last = states[t].detach().requires_grad_()
             after = cell.step(now, [*states[:t], last])
-            jacobians += torch.autograd.grad(after, last, rows)
+            jacobians += torch.autograd.grad(_diagonal(after), last)
     return torch.stack(jacobians[::-1])
 
 

@@ -101,13 +101,21 @@ def figures(measured: float | Mapping[str, Any] | None) -> str:
     return figure(measured)
 
 
-def heading(number: str, sentence: str, verdict: Verdict, *, words: Mapping[Verdict, str] = ANSWERS) -> Table:
-    """A line that gives the sentence and, at its right edge, the answer."""
+def heading(
+    number: str,
+    sentence: str,
+    verdict: Verdict,
+    *,
+    aside: str = "",
+    words: Mapping[Verdict, str] = ANSWERS,
+) -> Table:
+    """A line that gives the sentence, something dim beside it, and at its right edge the answer."""
     line = Table.grid(expand=True, padding=(0, 1))
     line.add_column(width=3, justify="right", style="dim")
     line.add_column(ratio=1)
     line.add_column(justify="right", min_width=6)
-    line.add_row(number, Text(safe(sentence), "bold"), Text(words[verdict], STYLES[verdict]))
+    said = Text.assemble((safe(sentence), "bold"), (f"  {safe(aside)}" if aside else "", "dim"))
+    line.add_row(number, said, Text(words[verdict], STYLES[verdict]))
     return line
 
 
@@ -128,11 +136,13 @@ def picture(drawing: Text) -> Padding:
 
 
 def comparison(finding: Finding) -> str:
-    """What was measured against what it was held to."""
+    """What was measured, and the most that was allowed."""
     text = figures(finding.measured)
     if finding.bound is None:
         return text
-    return f"{text} against a bound of {figure(finding.bound)}" if text else f"bound {figure(finding.bound)}"
+    return (
+        f"{text}, where {figure(finding.bound)} is allowed" if text else f"{figure(finding.bound)} is allowed"
+    )
 
 
 def finding_rows(finding: Finding) -> list[tuple[str, str | Text]]:

@@ -1,9 +1,8 @@
 """What rounding can explain: bounds T0 to T6 on how far floating point may stray from the mathematics.
 
 With u the unit roundoff of a dtype, γ_k = ku/(1 − ku) bounds the relative error of k roundings in a row, and
-|fl(a·b) − a·b| ≤ γ_d |a|·|b| for a dot product of length d in any order of summation (Higham, "Accuracy and
-Stability of Numerical Algorithms", 2nd edition, sections 3.1 and 3.2; the formulas are derived anew below
-each name, the book was not at hand). All bounds are first order: products of two errors are left out, so a
+|fl(a·b) − a·b| ≤ γ_d |a|·|b| for a dot product of length d in any order of summation (the standard model of
+floating point, in Higham's notation). All bounds are first order: products of two errors are left out, so a
 deviation is *explained* below its bound and *clear* only above ``CLEAR`` times it.
 
 Elementary functions are not specified by IEEE 754: exp, sin, cos and erf are assumed to be within 4u.
@@ -59,10 +58,12 @@ class AttentionError(NamedTuple):
     """Bounds on one evaluation of softmax attention.
 
     Attributes:
+        scores: of the scores, elementwise; 0 where a key is masked.
         weights: of the weights, elementwise.
         output: of the weighted values, elementwise.
     """
 
+    scores: Float[Tensor, "*batch time time"]
     weights: Float[Tensor, "*batch time time"]
     output: Float[Tensor, "*batch time d"]
 
@@ -95,14 +96,15 @@ def attention(
     if errors is not None:
         stray = stray + scale * (errors[0] @ k.abs().mT + q.abs() @ errors[1].mT)
     seen = s.isfinite()
-    delta = (stray + u * s.abs()).where(seen, 0).amax(-1, keepdim=True)
+    stray = (stray + u * s.abs()).where(seen, 0)
+    delta = stray.amax(-1, keepdim=True)
     fall = (s.amax(-1, keepdim=True) - s).where(seen, 0).amax(-1, keepdim=True)
     rho = torch.expm1(2 * delta + u * fall + ELEMENTARY * u)
     weights = s.softmax(-1)
     output = (2 * rho + 2 * gamma(n, dtype) + 3 * u) * (weights @ v.abs())
     if errors is not None:
         output = output + weights @ errors[2]
-    return AttentionError((2 * rho + gamma(n, dtype) + 2 * u) * weights, output)
+    return AttentionError(stray, (2 * rho + gamma(n, dtype) + 2 * u) * weights, output)
 
 
 @singledispatch
@@ -145,9 +147,9 @@ def _(
 def attention_layer(
     module: Attention, x: Tensor, error: Tensor | None = None, position_ids: Tensor | None = None
 ) -> AttentionError:
-    """T1 for a layer with projections: of its weights, and of its heads' values before they are mixed.
+    """T1 for a layer with projections: its scores, its weights, and its heads' values before they are mixed.
 
-    Shapes are (batch, heads, time, time) and (batch, heads, time, head width).
+    Axes: batch, heads, time, then time again for scores and weights, the head's width for values.
     """
     parts = [module.split(part(x)) for part in (module.q, module.k, module.v)]
     errors = [module.split(linear(part, x, error)) for part in (module.q, module.k, module.v)]

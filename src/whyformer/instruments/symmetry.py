@@ -35,22 +35,22 @@ class Symmetry:
     Attributes:
         permutations: those tried, (count, n).
         deviations: for each, the largest |f(πx) − πf(x)|.
-        ratios: for each, the largest deviation over its bound; NaN where the bound is not finite.
+        bound: the largest deviation that rounding explains; nothing is decided where it is not finite.
     """
 
     permutations: Int[Tensor, "count n"]
     deviations: Float[Tensor, " count"]
-    ratios: Float[Tensor, " count"]
+    bound: float
 
     @property
     def commutes(self) -> Bool[Tensor, " count"]:
         """Where rounding explains the deviation."""
-        return self.ratios <= 1
+        return (self.deviations <= self.bound) & math.isfinite(self.bound)
 
     @property
     def breaks(self) -> Bool[Tensor, " count"]:
         """Where the deviation is clearly beyond rounding."""
-        return self.ratios > CLEAR
+        return self.deviations > CLEAR * self.bound
 
     @property
     def decided(self) -> bool:
@@ -77,38 +77,34 @@ def permutations(n: int) -> Int[Tensor, "count n"]:
     return torch.tensor(list(orderings(range(n))))
 
 
-def _compare(f: Map, x: Tensor, order: Tensor, bound: Tensor) -> Symmetry:
-    """Each row of ``order`` on its own row of ``x``, or all on one x; x is the first half of the batch."""
-    still = x if x.ndim == 3 else x[None]
-    moved = torch.gather(still.expand(len(order), -1, -1), 1, order[..., None].expand(-1, -1, x.shape[-1]))
-    y = f(torch.cat((still, moved)))
-    before, after = y[: len(still)], y[len(still) :]
-    index = order[..., None].expand(-1, -1, y.shape[-1])
-    deviation = (after - torch.gather(before.expand(len(order), -1, -1), 1, index)).abs()
-    limit = torch.gather(bound.expand(len(order), -1, -1), 1, index)
-    ratio = torch.where(deviation > 0, deviation / limit, 0.0).where(limit.isfinite(), math.nan)
-    return Symmetry(order, deviation.flatten(1).amax(1), ratio.flatten(1).amax(1))
+def _compare(f: Map, x: Tensor, order: Tensor, bound: float) -> Symmetry:
+    """Each permutation on its own x, or all on one; every evaluation is in one batch."""
+    moved = torch.gather(x.expand(len(order), -1, -1), 1, order[..., None].expand(-1, -1, x.shape[-1]))
+    y = f(torch.cat((x, moved)))
+    before, after = y[: len(x)].expand(len(order), -1, -1), y[len(x) :]
+    deviation = after - torch.gather(before, 1, order[..., None].expand(-1, -1, y.shape[-1]))
+    return Symmetry(order, deviation.abs().flatten(1).amax(1), bound)
 
 
-def group(f: Map, x: Float[Tensor, "n width"], bound: Float[Tensor, "n out"]) -> Symmetry:
+def group(f: Map, x: Float[Tensor, "n width"], bound: float) -> Symmetry:
     """Try all n! permutations at one input, in one batch with the input itself.
 
     Args:
         f: the map.
         x: n ≤ 7 different tokens, drawn from a density.
-        bound: how far two evaluations at x may differ by rounding, elementwise. If f commutes with π, then
-            the evaluation at πx does the same arithmetic at other places, so the bound is moved by π too.
+        bound: how far two evaluations at x may differ by rounding. If f commutes with π, then the evaluation
+            at πx does the same arithmetic at other places, so the bound at x is one at πx.
 
     Raises:
         UsageError: beyond 7 positions.
     """
-    return _compare(f, x, permutations(len(x)), bound)
+    return _compare(f, x[None], permutations(len(x)), bound)
 
 
 def sampled(
     f: Map,
     x: Float[Tensor, "draws n width"],
-    bound: Float[Tensor, "draws n out"],
+    bound: float,
     generator: torch.Generator,
 ) -> Symmetry:
     """Try one random permutation at each of many inputs, for any n.
@@ -120,7 +116,7 @@ def sampled(
     Args:
         f: the map.
         x: an input for each draw.
-        bound: for two evaluations at each input, as for ``group``.
+        bound: for two evaluations at any of the inputs, as for ``group``.
         generator: what the permutations are drawn from.
     """
     order = torch.stack([torch.randperm(x.shape[1], generator=generator) for _ in x])

@@ -71,6 +71,11 @@ def score(solver: Solver, questions: Questions) -> Score:
     return Score(int((said == questions.answers)[counted].sum()), asked, 1 / questions.choices)
 
 
+def sequences(vocabulary: int, time: int) -> Int[Tensor, "batch time"]:
+    """Every sequence, vocabulary^time of them, in the order of counting."""
+    return torch.cartesian_prod(*[torch.arange(vocabulary)] * time).reshape(-1, time)
+
+
 def find(tokens: Int[Tensor, "batch time"]) -> Int[Tensor, "batch time"]:
     """One hop from each position i: the latest j ≤ i whose previous token equals token i; −1 for none."""
     time = tokens.shape[-1]

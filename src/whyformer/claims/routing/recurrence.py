@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -55,7 +56,7 @@ def worst(found: Tensor, expected: Tensor, bound: Tensor, scale: Tensor | float 
     distance = ((found - expected).abs() / scale).broadcast_to(found.shape)
     bounds = bound.broadcast_to(found.shape)
     at = int((distance / bounds).argmax())
-    gap, sequence, row, column = (int(i) for i in torch.unravel_index(torch.tensor(at), found.shape))
+    gap, sequence, row, column = (int(i) for i in numpy.unravel_index(at, found.shape))
     where = {"gap": gap + 1, "sequence": sequence, "row": row, "column": column}
     values = {"found": float(found.flatten()[at]), "expected": float(expected.flatten()[at])}
     return Deviation(float(distance.flatten()[at]), float(bounds.flatten()[at]), where | values)

@@ -100,7 +100,7 @@ def _layers(generator: torch.Generator, rotary: float | None) -> dict[str, Atten
 
 BIAS_AUTOMORPHISMS = Claim(
     id="order.bias-automorphisms",
-    sentence="Without positions, attention commutes with the permutations that its bias ignores, and no others.",
+    sentence="Without positions, attention commutes with exactly the permutations that its bias ignores.",
     mathematics="""\
 Let B be the bias, −∞ where masked, and s_ij the score that the tokens x_i and x_j give. Query i of πx weighs
 token x_π(j) by softmax_j(s_π(i)π(j) + B_ij); query π(i) of x weighs it by softmax_j(s_π(i)π(j) + B_π(i)π(j)).
@@ -350,9 +350,9 @@ KEY_ONLY_ALIBI = Claim(
     sentence="Causal ALiBi is a bias of the key alone: +m·j in place of −m·(i − j).",
     mathematics="""\
 For query i, the bias is −m(i − j) = m·j − m·i over the keys j ≤ i that it sees. The term −m·i is the same
-for all of them, and softmax ignores a constant: e^(s + c)/Σ e^(s + c) = e^s/Σ e^s. So the weights are those of
-the bias m·j, which no query enters: the number can be added once, when the key is stored.
-Both ways it fails: −m|i − j| is m·j − m·i for j ≤ i but m·i − m·j for j > i: no constant of i mends both.
+for all of them, and softmax ignores a constant: e^(s + c)/Σ e^(s + c) = e^s/Σ e^s. So the weights are those
+of the bias m·j, which no query enters: the number can be added once, when the key is stored.
+Both ways it fails: −m|i − j| is m·j − m·i for j ≤ i but m·i − m·j for j > i: no constant mends both.
 So a decoder with ALiBi is not relative by its bias alone: the mask makes it so.""",
     instrument="the weights of two layers with equal projections and either bias, every pair, in float64",
     rule="holds where all weights are equal within T1; refuted where one differs clearly",

@@ -77,6 +77,9 @@ def product_error(steps: Float[Tensor, "gap batch state state"]) -> Float[Tensor
 
     The elementwise form γ_{g(d+2)}·Π|J_t| is true as well, and useless over a long gap: Π|J_t| grows as
     about (√d)^g where the product itself keeps its length. The terms are first order, and ‖J‖₂ is computed.
+
+    Assumption: an entry of J is one weight times one slope, as in a vanilla or a diagonal cell. An LSTM's
+    entries are sums, whose terms may cancel: for it this is an estimate.
     """
     largest = norms(steps)
     length = torch.linalg.matrix_norm(steps)

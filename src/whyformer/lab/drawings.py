@@ -97,7 +97,7 @@ def symmetry_groups(seed: int) -> Text:
     orders = {}
     for name, bias in kinds.items():
         layer = Attention(WIDTH, heads=2, bias=bias, generator=generator)
-        orders[name] = group(layer, x, 2 * rounding.forward(layer, x[None])[0]).order
+        orders[name] = group(layer, x, 2 * rounding.forward(layer, x[None]).max().item()).order
     return bars(orders, most=120)
 
 

@@ -121,7 +121,7 @@ The layer is f(x) = g(x + P), g attention without positions, which commutes with
 f(πx) = g(πx + P) and πf(x) = g(πx + πP): they are equal for all x if πP = P, that is if π moves each position
 to one with an equal row. There are m₁!·m₂!·… such π, for groups of m₁, m₂, … equal rows.
 Conversely, let P_π(i) ≠ P_i for some i. Where QᵀK is a large multiple of the identity and the tokens are long
-and far apart, each query sees itself alone, and output i is OV(x_π(i) + P_i) against OV(x_π(i) + P_π(i)): they
+and far apart, each query sees itself alone: output i is OV(x_π(i) + P_i) against OV(x_π(i) + P_π(i)), and they
 differ. Both sides are analytic, so they differ for almost all weights and all x. So n different rows leave
 1 permutation of n!.
 Generic is needed: rows that differ only where no projection looks order nothing. The refuter's do.""",

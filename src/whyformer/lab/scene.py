@@ -13,7 +13,7 @@ from rich.text import Text
 from whyformer.claims.claim import Trial
 from whyformer.finding import Finding, Verdict
 from whyformer.report import terminal
-from whyformer.report.terminal import ANSWERS
+from whyformer.report.terminal import ANSWERS, STYLES
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Scene:
     sentence: str
     verdict: Verdict
     said: str = ""
-    lines: tuple[tuple[str, str], ...] = ()
+    lines: tuple[tuple[str, str | Text], ...] = ()
     drawing: Text | None = None
     claim: str = ""
 
@@ -62,12 +62,13 @@ def judged(trial: Trial) -> Finding:
 def claim_scene(trial: Trial, said: str, drawing: Text | None) -> Scene:
     """A claim as a step: figures, strength, and the refuter's figures beside them."""
     claim, finding, refutation = trial.claim, judged(trial), trial.refutation
-    lines = (
+    shown = terminal.comparison(refutation) or refutation.reason or ""
+    lines: tuple[tuple[str, str | Text], ...] = (
         ("found", finding.reason or ""),
         ("measured", _with_source(finding)),
         (finding.strength or "reach", claim.scope),
         ("broken by", claim.breaks),
-        ("", f"{ANSWERS[refutation.verdict]} there: {terminal.comparison(refutation) or refutation.reason}"),
+        ("", Text.assemble((ANSWERS[refutation.verdict], STYLES[refutation.verdict]), f" there: {shown}")),
     )
     return Scene(claim.sentence, finding.verdict, said, lines, drawing, claim.id)
 

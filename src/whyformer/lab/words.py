@@ -38,9 +38,8 @@ REMARKS = {
         "How much of a value arrives depends on the match, and not on where the match stands."
     ),
     "routing.dilution": "What a match keeps of the weight, when everything else takes a little.",
-    "routing.fading": (
-        "If each step shrinks a signal, many steps leave nothing of it. Each glyph is a step farther:"
-    ),
+    "routing.fading": "If each step shrinks a signal, many steps leave nothing. What is left, step by step, "
+    "on a logarithmic scale:",
     "routing.forget-gates": "A gate that stays open lets the past through whole. That was the LSTM's idea.",
     "routing.state-decay": "A state-space cell keeps the share |a| each step: all of it, where |a| is 1.",
     "routing.prefix-bag": "To the last token of a single layer, the words before it are a bag without order.",

@@ -136,13 +136,8 @@ def picture(drawing: Text) -> Padding:
 
 
 def comparison(finding: Finding) -> str:
-    """What was measured, and the most that was allowed."""
-    text = figures(finding.measured)
-    if finding.bound is None:
-        return text
-    return (
-        f"{text}, where {figure(finding.bound)} is allowed" if text else f"{figure(finding.bound)} is allowed"
-    )
+    """What was measured, and the bound that it was compared with."""
+    return " against ".join(filter(None, (figures(finding.measured), figures(finding.bound))))
 
 
 def finding_rows(finding: Finding) -> list[tuple[str, str | Text]]:

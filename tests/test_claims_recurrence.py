@@ -43,7 +43,7 @@ def test_every_cell_without_a_skip_is_a_chain(cell):
     assert tried(recurrence.CHAIN, cell).verdict is Verdict.HOLDS
 
 
-@pytest.mark.parametrize("weight", [1e-3, 1e-9])
+@pytest.mark.parametrize("weight", [1e-3, recurrence.CAUGHT])
 def test_a_faint_skip_is_caught(weight):
     cell = VanillaRNN(5, 1.0, linear=True, skip=3, generator=generator())
     with torch.no_grad():
@@ -93,14 +93,14 @@ def test_every_forget_bias_is_carried_by_its_gates(bias):
 
 
 def test_a_faint_recurrence_is_caught():
-    cell = LSTM(4, forget_bias=1.0, recurrence=1e-4, generator=generator())
+    cell = LSTM(4, forget_bias=1.0, recurrence=recurrence.CAUGHT, generator=generator())
     assert tried(recurrence.FORGET_GATES, cell).verdict is Verdict.REFUTED
 
 
 def test_a_decay_off_by_little_is_caught():
     class Leaky(DiagonalCell):
         def step(self, x, past):
-            return super().step(x, past) * (1 - 1e-5)
+            return super().step(x, past) * (1 - recurrence.CAUGHT)
 
     cell = Leaky(torch.tensor([1.0, 0.9]), generator=generator())
     assert tried(recurrence.STATE_DECAY, cell).verdict is Verdict.REFUTED

@@ -21,6 +21,8 @@ WIDTH = 6
 GAP = 32
 SEQUENCES = 32
 LONG = 128
+CAUGHT = 1e-10
+"""The smallest planted fault that the tests see refuted: a skip, a recurrence or a leak of this weight."""
 RATE = 0.95
 """What claim 6 says that a contractive cell keeps of a signal in one step, at most."""
 
@@ -77,7 +79,7 @@ def decide(
         bound=worst.bound,
         bound_from=bound_from,
         reason=f"every gap from 1 to {gap}, {SEQUENCES} random sequences: with 95 % confidence fewer than "
-        f"1 sequence in {int(SEQUENCES / 3)} deviates",
+        f"1 sequence in {int(SEQUENCES / 3)} deviates; a planted fault of weight {CAUGHT:g} is caught",
     )
     if worst.measured <= worst.bound:
         return finding

@@ -109,6 +109,8 @@ def lab(
     if seed < 0:
         raise UsageError(f"--seed {seed}", "a seed is 0 or more", f"try --seed {SEED}")
     _check_own_input(sequence, text, vocab, by, context)
+    if json is not None and text is not None and json.resolve() == text.resolve():
+        raise UsageError(f"--json {json}", "it would replace the text that is read", "name another file")
     if json is not None:
         from whyformer.report.schema import check_writable
 
@@ -126,6 +128,7 @@ def lab(
             text=text,
             by="characters" if by is Unit.CHARACTERS else "words",
             context=CONTEXT if context is None else context,
+            progress=_progress if sys.stderr.isatty() else None,
         )
     if json is not None:
         from whyformer.report.schema import write_json
@@ -182,6 +185,12 @@ def _show(parts: Iterable[RenderableType]) -> None:
     except BrokenPipeError:
         # Python flushes stdout once more at exit: let that go nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _progress(read: int, total: int) -> None:
+    """How much of a long text is read, on a line of stderr that whatever comes next writes over."""
+    sys.stderr.write(f"{read / total:4.0%} read\r" if read < total else " " * 9 + "\r")
+    sys.stderr.flush()
 
 
 def _say(line: str, status: int) -> int:

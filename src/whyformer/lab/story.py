@@ -76,7 +76,7 @@ def run(seed: int) -> LabResult:
 def tell(seed: int) -> Told:
     """Run the lab, and tell it.
 
-    One thread from here on, in this process: the tensors are tiny, and threads would only wait for each other.
+    One thread from here on, in this process: the tensors are tiny, and threads would wait for each other.
     """
     torch.set_num_threads(1)
     result = run(seed)
@@ -108,6 +108,7 @@ def read_own(
     text: Path | None,
     by: own_input.By,
     context: int,
+    progress: own_input.Progress | None = None,
 ) -> Told:
     """Let the two-layer circuit read a sequence, or else a text.
 
@@ -118,7 +119,7 @@ def read_own(
         tokens = own_input.read_sequence(sequence or "", vocabulary)
     else:
         tokens = own_input.read_file(text, by)
-    reading = own_input.examine(tokens, context=context)
+    reading = own_input.examine(tokens, context=context, progress=progress)
     findings = own_input.reading_findings(reading)
     report = Report(
         subject={

@@ -51,6 +51,7 @@ def test_one_layer_fewer_fails_in_the_counted_cases():
     assert torch.equal(short(tokens, 4), hop(tokens, 2))
     assert int((short(tokens, 4) != hop(tokens, 4)).any(-1).sum()) == 438
     assert int((short(tokens, 4) != hop(tokens, 4))[:, -1].sum()) == 112
+    assert int((short(tokens, 5) != hop(tokens, 5))[:, -1].sum()) == 240
 
 
 def test_a_layer_too_many_is_refuted_though_every_answer_is_right():

@@ -6,7 +6,7 @@ Axes: count (sequences side by side), words. States, keys and values are int64; 
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -15,6 +15,7 @@ from torch import Tensor
 from whyformer.errors import UsageError
 
 
+@runtime_checkable
 class Memory(Protocol):
     """What is written pair by pair and then read.
 

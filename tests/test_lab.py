@@ -21,8 +21,10 @@ from whyformer.errors import UsageError
 from whyformer.finding import Finding, Strength, Verdict
 from whyformer.lab import story, words
 from whyformer.lab.edges import shares
+from whyformer.lab.listing import reflowed
 from whyformer.lab.scene import judged
 from whyformer.report import schema
+from whyformer.report.terminal import ascii_twin
 from whyformer.subjects.handed_values import HandedValues
 
 TINY = re.compile(r"\d+(\.\d+)?e-\d\d")
@@ -83,6 +85,16 @@ def test_the_story_fits_80_columns_and_ends_with_its_verdict(result):
     lines = shown(story.story(result)).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[-1] == "One hop by content, order from positions or a mask: YES"
+
+
+def test_the_story_reads_in_ascii(result):
+    text = shown(story.story(result))
+    assert "?" not in ascii_twin(text.replace("?", ""))
+
+
+def test_prose_is_reflowed_and_formulas_are_not():
+    prose = "word " * 20 + "end\nof the line.\n  y = x\nShort.\nAgain."
+    assert reflowed(f"{prose}\n") == "word " * 20 + "end of the line.\n  y = x\nShort.\nAgain."
 
 
 def test_a_no_is_told_first_to_last(result):

@@ -74,10 +74,10 @@ def not_fading(seed: int) -> Text:
     return _fade(
         seed,
         {
-            "LSTM, gates half open": LSTM(WIDTH, forget_bias=0.0, generator=generator),
-            "LSTM, gates open": LSTM(WIDTH, forget_bias=50.0, generator=generator),
-            "state space, a = 0.9": decay(0.9),
-            "state space, a = 1": decay(1.0),
+            "LSTM, half open": LSTM(WIDTH, forget_bias=0.0, generator=generator),
+            "LSTM, open": LSTM(WIDTH, forget_bias=50.0, generator=generator),
+            "state space, 0.9": decay(0.9),
+            "state space, 1": decay(1.0),
             "expanding, 1.1": VanillaRNN(WIDTH, 1.1, linear=True, generator=generator),
         },
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
@@ -12,6 +13,9 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from whyformer.claims.claim import Claim
+
+SOURCE_WIDTH = 100
+"""Prose in the sources is wrapped somewhere beyond this column, and at 110 at the latest."""
 
 
 def all_claims(catalogue: Mapping[str, Claim]) -> Iterator[RenderableType]:
@@ -38,4 +42,20 @@ def one_claim(claim: Claim) -> Iterator[RenderableType]:
         ("Source", claim.source),
     ):
         yield Text(f"\n{title}", "dim")
-        yield Padding(Text(words.strip()), (0, 0, 0, 2))
+        yield Padding(Text(reflowed(words)), (0, 0, 0, 2))
+
+
+def reflowed(text: str) -> str:
+    """Prose for any width: a line goes on in the next where the next word would not have fitted on it.
+
+    Formulas on lines of their own, which are shorter, stay as they stand.
+    """
+    lines = text.strip("\n").split("\n")
+    flowing = lines[:1]
+    for before, line in pairwise(lines):
+        wrapped = line[:1].strip() and len(before) + 1 + len(line.split(" ")[0]) > SOURCE_WIDTH
+        if wrapped:
+            flowing[-1] += f" {line}"
+        else:
+            flowing.append(line)
+    return "\n".join(flowing)

@@ -32,7 +32,17 @@ ANSWERS = {
 _ASCII = str.maketrans(
     dict(zip("▁▂▃▄▅▆▇█▀·•–—−‑×‘’“”", '_.:-=+*#".*---' + "-x''\"\"", strict=True))
     | {"…": "...", "≤": "<=", "≥": ">=", "≠": "!=", "≡": "==", "≈": "~", "→": "->", "⇒": "=>", "⇔": "<=>"}
-    | {"↦": "|->", "←": "<-", "√": "sqrt", "∞": "infinity", "∈": "in", "∉": "not in", "∘": "o", "⌊": "floor("}
+    | {
+        "↦": "|->",
+        "←": "<-",
+        "↑": "^",
+        "√": "sqrt",
+        "∞": "infinity",
+        "∈": "in",
+        "∉": "not in",
+        "∘": "o",
+        "⌊": "floor(",
+    }
     | {
         "⌋": ")",
         "⌈": "ceil(",
@@ -87,7 +97,9 @@ def figure(number: float) -> str:
     """A number in a few characters: whole numbers in full, rounding errors as ``1.2e-15``."""
     if float(number).is_integer() and abs(number) < 1e9:
         return f"{int(number):,}"
-    return f"{number:.3g}" if 1e-3 <= abs(number) < 1e6 else f"{number:.1e}"
+    if 1e3 <= abs(number) < 1e6:
+        return f"{number:,.0f}"
+    return f"{number:.3g}" if 1e-3 <= abs(number) < 1e3 else f"{number:.1e}"
 
 
 def figures(measured: float | Mapping[str, Any] | None) -> str:

@@ -86,7 +86,9 @@ def attention(
     |ΔW| ≤ (2ρ + γ_n + 2u)W and |Δ(WV)| ≤ (2ρ + 2γ_n + 3u)·W|V|. Errors that q, k and v already bear
     add scale·(|Δq||k| + |q||Δk|) to δ, and W|Δv| to the output.
 
-    Assumption: exp within 4u; a score that its row's largest exceeds so far that exp underflows is 0.
+    Underflow adds at most the smallest normal number to a numerator, a weight and each term of a sum.
+
+    Assumption: exp within 4u.
     """
     dtype = q.dtype
     u, n = unit(dtype), k.shape[-2]
@@ -101,10 +103,12 @@ def attention(
     fall = (s.amax(-1, keepdim=True) - s).where(seen, 0).amax(-1, keepdim=True)
     rho = torch.expm1(2 * delta + u * fall + ELEMENTARY * u)
     weights = s.softmax(-1)
+    tiny = torch.finfo(dtype).tiny
     output = (2 * rho + 2 * gamma(n, dtype) + 3 * u) * (weights @ v.abs())
+    output = output + 2 * tiny * (n + v.abs().sum(-2, keepdim=True))
     if errors is not None:
         output = output + weights @ errors[2]
-    return AttentionError(stray, (2 * rho + gamma(n, dtype) + 2 * u) * weights, output)
+    return AttentionError(stray, (2 * rho + gamma(n, dtype) + 2 * u) * weights + 2 * tiny, output)
 
 
 @singledispatch

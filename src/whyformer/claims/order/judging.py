@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,22 +38,28 @@ def witness(module: nn.Module, x: Tensor, order: Tensor) -> dict[str, Any]:
     }
 
 
+def finite(figure: float) -> float | None:
+    """The figure, or None where it is lost: findings hold no infinity."""
+    return figure if math.isfinite(figure) else None
+
+
 def equal(
     claim: str, measured: float, bound: float, bound_from: str, reason: str, counterexample: Mapping[str, Any]
 ) -> Finding:
     """The verdict on a figure that the claim says is nothing but rounding.
 
-    It holds up to the bound, is refuted above ``rounding.CLEAR`` times the bound, and is undecided between.
+    It holds up to the bound, is refuted above ``rounding.CLEAR`` times the bound, and is undecided between,
+    as where the bound is lost to overflow.
     """
     found = Finding(
         claim=claim,
         verdict=Verdict.INCONCLUSIVE,
-        measured=measured,
-        bound=bound,
+        measured=finite(measured),
+        bound=finite(bound),
         bound_from=bound_from,
         reason=reason,
     )
-    if measured <= bound < float("inf"):
+    if measured <= bound < math.inf:
         return found.but(verdict=Verdict.HOLDS, strength=Strength.PROVED)
     if measured > rounding.CLEAR * bound:
         return found.but(verdict=Verdict.REFUTED, counterexample=counterexample)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from whyformer.claims.claim import Claim
-from whyformer.claims.order.judging import TWICE, draw, equal, twice, witness
+from whyformer.claims.order.judging import TWICE, draw, equal, finite, twice, witness
 from whyformer.finding import Finding, Strength, Verdict
 from whyformer.instruments import rounding, symmetry
 from whyformer.instruments.reach import reach
@@ -132,8 +132,8 @@ def _ordered(subject: Stack, generator: torch.Generator) -> Finding:
     result = Finding(
         claim="order.causal-mask",
         verdict=Verdict.INCONCLUSIVE,
-        measured=float(others.min()),
-        bound=found.bound,
+        measured=finite(float(others.min())),
+        bound=finite(found.bound),
         bound_from=f"{TWICE}; every permutation but the identity must deviate by clearly more",
         reason=f"{found.order:,} of all {len(found.permutations):,} permutations of {n} positions commute; "
         f"the {n} outputs depend on {', '.join(map(str, counts))} inputs",

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from whyformer.claims.claim import Claim
-from whyformer.claims.order.judging import TWICE, draw, equal, twice, witness
+from whyformer.claims.order.judging import TWICE, draw, equal, finite, twice, witness
 from whyformer.finding import Finding, Strength, Verdict
 from whyformer.instruments import rounding, symmetry
 from whyformer.subjects import positions
@@ -120,10 +120,10 @@ LEARNED_ROWS = Claim(
 The layer is f(x) = g(x + P), g attention without positions, which commutes with every π. So
 f(πx) = g(πx + P) and πf(x) = g(πx + πP): they are equal for all x if πP = P, that is if π moves each position
 to one with an equal row. There are m₁!·m₂!·… such π, for groups of m₁, m₂, … equal rows.
-Conversely, let P_π(i) ≠ P_i for some i. Where QᵀK is a large multiple of the identity and the tokens are long
-and far apart, each query sees itself alone: output i is OV(x_π(i) + P_i) against OV(x_π(i) + P_π(i)), and they
-differ. Both sides are analytic, so they differ for almost all weights and all x. So n different rows leave
-1 permutation of n!.
+Conversely, let P_π(i) ≠ P_i for some i. Where QᵀK is a large multiple of the identity and the tokens are
+long and far apart, each query sees itself alone: output i is OV(x_π(i) + P_i) against OV(x_π(i) + P_π(i)),
+and they differ. Both sides are analytic, so they differ for almost all weights and almost all x. So n
+different rows leave 1 permutation of n!.
 Generic is needed: rows that differ only where no projection looks order nothing. The refuter's do.""",
     instrument="symmetry: all 720 permutations of 6 positions, against those that keep the table, in float64",
     rule="holds where for every table both sets are equal; refuted where a permutation is in one only",
@@ -146,7 +146,8 @@ def _turned(code: Float[Tensor, "n width"], shift: int) -> Float[Tensor, "n widt
 
 def _best_linear(code: Float[Tensor, "n width"], shift: int) -> Float[Tensor, "rows width"]:
     """Where the best of all linear maps, by least squares, puts each row that has one ``shift`` later."""
-    return code[:-shift] @ torch.linalg.lstsq(code[:-shift], code[shift:]).solution
+    # By singular values: the default driver's pivoting goes wrong on nearly dependent columns.
+    return code[:-shift] @ torch.linalg.lstsq(code[:-shift], code[shift:], driver="gelsd").solution
 
 
 def _one_map(subject: Float[Tensor, "n width"], generator: torch.Generator) -> Finding:
@@ -239,8 +240,8 @@ def _shift_seen(subject: Attention | Placed, generator: torch.Generator) -> Find
     result = Finding(
         claim="order.sinusoid-shift",
         verdict=Verdict.INCONCLUSIVE,
-        measured=most,
-        bound=bound,
+        measured=finite(most),
+        bound=finite(bound),
         bound_from="T1 for the scores of two evaluations, in float64; to hold, a score must change by more",
         reason=f"a shift by {shift} changes a score by {most:.1e}; the bare PE·PE changes by {alone:.1e}",
     )

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
+from whyformer.report.terminal import figure
+
 EIGHTHS = "▁▂▃▄▅▆▇█"
 _HALVES = {(False, False): " ", (True, False): "▀", (False, True): "▄", (True, True): "█"}
 
@@ -21,27 +23,26 @@ def spark(values: Sequence[float], low: float, high: float) -> str:
     return "".join(EIGHTHS[min(max(step, 0), len(EIGHTHS) - 1)] for step in steps)
 
 
-def attention_row(tokens: Sequence[str], weights: Sequence[float], query: int) -> Text:
-    """The tokens of a sequence, and under each a bar for the weight that the query gives to it.
+def attention_rows(tokens: Sequence[str], rows: Mapping[str, Sequence[float]], query: int) -> Text:
+    """The tokens of a sequence, and under each a bar for the weight that the query gives to it, head by head.
 
     Args:
         tokens: the sequence, already safe to print.
-        weights: one from 0 to 1 a token; tokens past the end of it are not looked at.
+        rows: the head's name and its weights, from 0 to 1; tokens past the end of them are not looked at.
         query: the position that asks; it stands in brackets.
     """
     cells = [f"[{token}]" if at == query else token for at, token in enumerate(tokens)]
     width = max(map(len, cells)) + 1
-    best = max(range(len(weights)), key=weights.__getitem__)
-    row = Text()
+    name_width = max(map(len, rows)) + 2
+    picture = Text(" " * name_width)
     for at, cell in enumerate(cells):
-        style = "bold cyan" if at == query else "bold green" if at == best else ""
-        row.append(cell.center(width), style)
-    row.append("\n")
-    for weight in weights:
-        row.append(
-            (spark([weight], 0, 1) * max(width - 2, 1)).center(width), "green" if weight > 0.5 else "dim"
-        )
-    return row
+        picture.append(cell.center(width), "bold cyan" if at == query else "")
+    for name, weights in rows.items():
+        picture.append("\n" + name.ljust(name_width), "dim")
+        for weight in weights:
+            bar = spark([weight], 0, 1) * max(width - 2, 1)
+            picture.append(bar.center(width), "green" if weight > 0.5 else "dim")
+    return picture
 
 
 def reach_map(reaches: Sequence[Sequence[bool]]) -> list[str]:
@@ -84,7 +85,7 @@ def curves(rows: Mapping[str, Sequence[float]], *, floor: float, ceiling: float,
         heights = [math.log10(value) if value > 0 else low for value in values]
         picture.append(name.ljust(name_width), "dim")
         picture.append(spark(heights, low, high), "cyan")
-        picture.append(f"  {values[-1]:.1e} {ends}\n")
+        picture.append(f"  {figure(values[-1])} {ends}\n")
     picture.rstrip()
     return picture
 

@@ -32,7 +32,17 @@ ANSWERS = {
 _ASCII = str.maketrans(
     dict(zip("▁▂▃▄▅▆▇█▀·•–—−‑×‘’“”", '_.:-=+*#".*---' + "-x''\"\"", strict=True))
     | {"…": "...", "≤": "<=", "≥": ">=", "≠": "!=", "≡": "==", "≈": "~", "→": "->", "⇒": "=>", "⇔": "<=>"}
-    | {"↦": "|->", "←": "<-", "√": "sqrt", "∞": "infinity", "∈": "in", "∉": "not in", "∘": "o", "⌊": "floor("}
+    | {
+        "↦": "|->",
+        "←": "<-",
+        "↑": "^",
+        "√": "sqrt",
+        "∞": "infinity",
+        "∈": "in",
+        "∉": "not in",
+        "∘": "o",
+        "⌊": "floor(",
+    }
     | {
         "⌋": ")",
         "⌈": "ceil(",
@@ -87,7 +97,9 @@ def figure(number: float) -> str:
     """A number in a few characters: whole numbers in full, rounding errors as ``1.2e-15``."""
     if float(number).is_integer() and abs(number) < 1e9:
         return f"{int(number):,}"
-    return f"{number:.3g}" if 1e-3 <= abs(number) < 1e6 else f"{number:.1e}"
+    if 1e3 <= abs(number) < 1e6:
+        return f"{number:,.0f}"
+    return f"{number:.3g}" if 1e-3 <= abs(number) < 1e3 else f"{number:.1e}"
 
 
 def figures(measured: float | Mapping[str, Any] | None) -> str:
@@ -101,13 +113,21 @@ def figures(measured: float | Mapping[str, Any] | None) -> str:
     return figure(measured)
 
 
-def heading(number: str, sentence: str, verdict: Verdict, *, words: Mapping[Verdict, str] = ANSWERS) -> Table:
-    """A line that gives the sentence and, at its right edge, the answer."""
+def heading(
+    number: str,
+    sentence: str,
+    verdict: Verdict,
+    *,
+    aside: str = "",
+    words: Mapping[Verdict, str] = ANSWERS,
+) -> Table:
+    """A line that gives the sentence, something dim beside it, and at its right edge the answer."""
     line = Table.grid(expand=True, padding=(0, 1))
     line.add_column(width=3, justify="right", style="dim")
     line.add_column(ratio=1)
     line.add_column(justify="right", min_width=6)
-    line.add_row(number, Text(safe(sentence), "bold"), Text(words[verdict], STYLES[verdict]))
+    said = Text.assemble((safe(sentence), "bold"), (f"  {safe(aside)}" if aside else "", "dim"))
+    line.add_row(number, said, Text(words[verdict], STYLES[verdict]))
     return line
 
 
@@ -128,11 +148,8 @@ def picture(drawing: Text) -> Padding:
 
 
 def comparison(finding: Finding) -> str:
-    """What was measured against what it was held to."""
-    text = figures(finding.measured)
-    if finding.bound is None:
-        return text
-    return f"{text} against a bound of {figure(finding.bound)}" if text else f"bound {figure(finding.bound)}"
+    """What was measured, and the bound that it was compared with."""
+    return " against ".join(filter(None, (figures(finding.measured), figures(finding.bound))))
 
 
 def finding_rows(finding: Finding) -> list[tuple[str, str | Text]]:

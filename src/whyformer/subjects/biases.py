@@ -82,15 +82,21 @@ def circulant(row: Float[Tensor, " n"]) -> Bias:
     return bias
 
 
-def key_only(row: Float[Tensor, " n"]) -> Bias:
-    """The bias is ``row[j]``, whichever query asks; for at most len(row) positions."""
+def key_only(row: Float[Tensor, "*heads n"]) -> Bias:
+    """The bias is ``row[j]``, or ``row[h, j]`` by head, whichever query asks; for n positions or fewer."""
 
-    def bias(n: int) -> Float[Tensor, "1 n n"]:
-        if n > len(row):
-            _require(n, len(row), "a key-only bias")
-        return row.double()[:n].expand(1, n, n)
+    def bias(n: int) -> Float[Tensor, "heads n n"]:
+        if n > row.shape[-1]:
+            _require(n, row.shape[-1], "a key-only bias")
+        rows = row.double().reshape(-1, 1, row.shape[-1])[..., :n]
+        return rows.expand(-1, n, -1)
 
     return bias
+
+
+def alibi_slopes(heads: int) -> Float[Tensor, " heads"]:
+    """What a step of distance costs in each head: 2^(−8h/heads), h from 1 to ``heads``."""
+    return torch.tensor([2.0 ** (-8 * (h + 1) / heads) for h in range(heads)], dtype=torch.float64)
 
 
 def alibi(heads: int, causal: bool = True) -> Bias:
@@ -98,7 +104,7 @@ def alibi(heads: int, causal: bool = True) -> Bias:
 
     The slopes are those of Press et al., "Train Short, Test Long" (2022), for H a power of 2.
     """
-    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / heads) for h in range(heads)], dtype=torch.float64)
+    slopes = alibi_slopes(heads)
 
     def bias(n: int) -> Float[Tensor, "heads n n"]:
         distance = _distance(n)

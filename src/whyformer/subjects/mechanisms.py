@@ -87,17 +87,22 @@ class Attention(nn.Module):
         """Put the coordinates of the heads side by side."""
         return x.transpose(-3, -2).flatten(-2)
 
+    def turn(
+        self, x: Float[Tensor, "batch heads time d"], position_ids: Int[Tensor, "*batch time"] | None = None
+    ) -> Float[Tensor, "batch heads time d"]:
+        """Rotary positions, where the layer has them, on queries or keys."""
+        if self.rotary is None:
+            return x
+        ids = torch.arange(x.shape[-2]) if position_ids is None else position_ids[..., None, :]
+        return rotate(x, ids, self.rotary, self.angle_dtype)
+
     def scores(
         self, x: Float[Tensor, "batch time width"], position_ids: Int[Tensor, "*batch time"] | None = None
     ) -> Float[Tensor, "batch heads time time"]:
         """What the softmax is taken of, the bias included."""
-        time = x.shape[-2]
-        q, k = self.split(self.q(x)), self.split(self.k(x))
-        if self.rotary is not None:
-            ids = torch.arange(time) if position_ids is None else position_ids[..., None, :]
-            q = rotate(q, ids, self.rotary, self.angle_dtype)
-            k = rotate(k, ids, self.rotary, self.angle_dtype)
-        return q @ k.mT * self.scale + self.bias(time).to(x.dtype)
+        q = self.turn(self.split(self.q(x)), position_ids)
+        k = self.turn(self.split(self.k(x)), position_ids)
+        return q @ k.mT * self.scale + self.bias(x.shape[-2]).to(x.dtype)
 
     def weights(
         self, x: Float[Tensor, "batch time width"], position_ids: Int[Tensor, "*batch time"] | None = None

@@ -1,0 +1,1 @@
+"""The speeds that whyformer is held to, as ratios measured in one run: ``python -m bench``."""

@@ -1,0 +1,5 @@
+"""``python -m whyformer`` is the ``whyformer`` command."""
+
+from whyformer.cli import main
+
+main()

@@ -1,0 +1,207 @@
+"""The ``whyformer`` command. Importing it is cheap: torch is imported by the commands that measure."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from whyformer import __version__
+from whyformer.errors import UsageError, WhyformerError
+from whyformer.finding import Verdict
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SEED = 31
+CONTEXT = 8192
+EXIT = {Verdict.HOLDS: 0, Verdict.INAPPLICABLE: 0, Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
+"""Exit status by verdict; an unusable call or target gives 2, an interruption 130."""
+
+_TyperUsage: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
+"""What typer raises for a call that it cannot read: the base of its usage errors."""
+
+
+class Unit(StrEnum):
+    """What one token of a text is."""
+
+    WORDS = "words"
+    CHARACTERS = "characters"
+
+
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, invoke_without_command=True
+)
+
+
+def main() -> None:
+    """Run the command line, and exit with its status."""
+    try:
+        sys.exit(_run(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(_say("interrupted", 130))
+
+
+def _run(arguments: list[str]) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            from whyformer.report.terminal import ENCODING_ERRORS
+
+            stream.reconfigure(errors=ENCODING_ERRORS)
+    try:
+        status = app(args=arguments, prog_name="whyformer", standalone_mode=False) or 0
+    except WhyformerError as error:
+        return _say(str(error), 2)
+    except _TyperUsage as error:
+        problem = error.format_message().rstrip(".")
+        return _say(f"{problem}; 'whyformer {_command(arguments)}--help' lists what there is", 2)
+    if status == 130:
+        raise KeyboardInterrupt
+    return status
+
+
+@app.callback()
+def lab_without_a_command(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> int:
+    """Prove, with real tensors, why a transformer works. Without a command, run the lab.
+
+    Exit status: 0 every claim holds, 1 one is refuted, 2 the call is unusable, 3 one is inconclusive.
+    """
+    if version:
+        _show([f"whyformer {__version__}"])
+        raise typer.Exit
+    return lab() if context.invoked_subcommand is None else 0
+
+
+@app.command()
+def lab(
+    seed: Annotated[int, typer.Option(help="What every random draw follows from; 0 or more.")] = SEED,
+    sequence: Annotated[
+        str | None, typer.Option(help="Your own tokens, as integers: '4 7 2 9 7 5 3 8 2 9'.")
+    ] = None,
+    vocab: Annotated[
+        int | None, typer.Option(help="How many symbols --sequence may use: 0 to VOCAB-1.", min=1)
+    ] = None,
+    text: Annotated[Path | None, typer.Option(help="Your own text, a UTF-8 file.")] = None,
+    by: Annotated[
+        Unit | None,
+        typer.Option(help="What one token of --text is: words (unless told otherwise) or characters."),
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(help=f"How many tokens back a twin is sought; {CONTEXT:,} unless told otherwise."),
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the report there, by whyformer/report/1.")] = None,
+) -> int:
+    """Prove routing and order, and show beside each proof the model that breaks it.
+
+    With --sequence or --text, the two-layer induction circuit reads your own input instead.
+    """
+    if seed < 0:
+        raise UsageError(f"--seed {seed}", "a seed is 0 or more", f"try --seed {SEED}")
+    _check_own_input(sequence, text, vocab, by, context)
+    if json is not None and text is not None and json.resolve() == text.resolve():
+        raise UsageError(f"--json {json}", "it would replace the text that is read", "name another file")
+    if json is not None:
+        from whyformer.report.schema import check_writable
+
+        check_writable(json)
+
+    from whyformer.lab import story
+
+    if sequence is None and text is None:
+        told = story.tell(seed)
+    else:
+        told = story.read_own(
+            seed,
+            sequence=sequence,
+            vocabulary=vocab,
+            text=text,
+            by="characters" if by is Unit.CHARACTERS else "words",
+            context=CONTEXT if context is None else context,
+            progress=_progress if sys.stderr.isatty() else None,
+        )
+    if json is not None:
+        from whyformer.report.schema import write_json
+
+        write_json(told.report, json)
+    _show(told.view)
+    return EXIT[told.report.verdict]
+
+
+@app.command()
+def claims(
+    claim: Annotated[str | None, typer.Argument(help="The id of one claim, to explain it.")] = None,
+) -> int:
+    """List the claims, or explain one: its mathematics, its test, what breaks it, its source."""
+    from whyformer import claims as registry
+    from whyformer.lab import listing
+
+    if claim is None:
+        _show(listing.all_claims(registry.catalogue()))
+    else:
+        _show(listing.one_claim(registry.find(claim)))
+    return 0
+
+
+def _check_own_input(
+    sequence: str | None, text: Path | None, vocab: int | None, by: Unit | None, context: int | None
+) -> None:
+    """Refuse two inputs, and an option that says how an input is read which is not there."""
+    if sequence is not None and text is not None:
+        raise UsageError("--sequence with --text", "one input is read at a time", "leave one of them out")
+    for option, value, needs, there in (
+        ("--vocab", vocab, "--sequence", sequence is not None),
+        ("--by", by, "--text", text is not None),
+        ("--context", context, "--sequence or --text", sequence is not None or text is not None),
+    ):
+        if value is not None and not there:
+            raise UsageError(option, f"it says how {needs} is read", f"add {needs}, or leave it out")
+
+
+def _show(parts: Iterable[RenderableType]) -> None:
+    """Print at most 80 columns wide, in colour where the terminal has it; quiet when nobody reads on."""
+    from rich.console import Console
+
+    from whyformer.report.terminal import WIDTH
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.width = min(console.width, WIDTH)
+    try:
+        for part in parts:
+            with console.capture() as captured:
+                console.print(part)
+            sys.stdout.write(re.sub(r" +$", "", captured.get(), flags=re.MULTILINE))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit: let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _progress(read: int, total: int) -> None:
+    """How much of a long text is read, on a line of stderr that whatever comes next writes over."""
+    sys.stderr.write(f"{read / total:4.0%} read\r" if read < total else " " * 9 + "\r")
+    sys.stderr.flush()
+
+
+def _say(line: str, status: int) -> int:
+    """One line on stderr, whatever was in it; returns the status to exit with."""
+    from whyformer.report.terminal import safe
+
+    sys.stderr.write(f"whyformer: {safe(' '.join(line.split()))}\n")
+    return status
+
+
+def _command(arguments: list[str]) -> str:
+    """The command that was called, with a space after it; empty where none was."""
+    named = [argument for argument in arguments[:1] if argument in {"lab", "claims"}]
+    return f"{named[0]} " if named else ""

@@ -1,0 +1,163 @@
+"""The command line from outside: exit status, one line of error, nothing half done."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from whyformer.cli import main
+
+COMMAND = [sys.executable, "-m", "whyformer"]
+
+
+def whyformer(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    options = {"capture_output": True, "text": True, "encoding": "utf-8", "timeout": 60} | options
+    return subprocess.run([*COMMAND, *arguments], check=False, **options)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["lab", "--help"], ["claims", "--help"]])
+def test_help_and_version_do_not_import_torch(arguments):
+    probe = "from whyformer.cli import main; main()"
+    probe = f"import sys\ntry:\n {probe}\nfinally:\n assert 'torch' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-c", probe, *arguments], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "whyformer" in done.stdout
+
+
+BAD = {
+    "an unknown option": (["--sede", "3"], "--sede"),
+    "an unknown command": (["labb"], "lab"),
+    "a seed that is no number": (["lab", "--seed", "x"], "--seed"),
+    "a negative seed": (["lab", "--seed", "-1"], "0 or more"),
+    "a stray argument": (["lab", "7"], "7"),
+    "an unknown unit": (["lab", "--text", "README.md", "--by", "lines"], "words"),
+    "two inputs": (["lab", "--text", "README.md", "--sequence", "1 1"], "one input"),
+    "a unit without a text": (["lab", "--by", "words"], "--text"),
+    "a vocabulary without a sequence": (["lab", "--vocab", "3"], "--sequence"),
+    "a context without an input": (["lab", "--context", "3"], "--text"),
+    "a context of 0": (["lab", "--sequence", "1 1", "--context", "0"], "context"),
+    "a symbol out of range": (["lab", "--sequence", "1 7 1", "--vocab", "5"], "7"),
+    "a negative symbol": (["lab", "--sequence", "1 -7 1"], "-7"),
+    "a symbol that is no integer": (["lab", "--sequence", "1 a 1"], "a"),
+    "an empty sequence": (["lab", "--sequence", ""], "--sequence"),
+    "one token": (["lab", "--sequence", "4"], "--sequence"),
+    "a missing file": (["lab", "--text", "missing.txt"], "missing.txt"),
+    "a folder for a text": (["lab", "--text", "."], "directory"),
+    "a binary file": (["lab", "--text", "binary"], "binary"),
+    "a file that is not UTF-8": (["lab", "--text", "latin"], "UTF-8"),
+    "an empty file": (["lab", "--text", "empty"], "empty"),
+    "a report in a missing folder": (["lab", "--json", "missing/report.json"], "--json"),
+    "a report in place of a folder": (["lab", "--json", "."], "--json"),
+    "a report in place of a device": (["lab", "--json", os.devnull], "--json"),
+    "an unknown claim": (["claims", "routing.diluton"], "routing.dilution"),
+    "a claim unlike any": (["claims", "\x1b[31m\n"], "\\x1b"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_an_unusable_call_says_so_in_one_line(case, tmp_path, monkeypatch, capsys):
+    """In this process, to spare an import of torch for each; the next test asks the same of a process."""
+    arguments, hint = BAD[case]
+    (tmp_path / "binary").write_bytes(b"\x00\x01\x02" * 50)
+    (tmp_path / "latin").write_bytes("déjà vu".encode("latin-1"))
+    (tmp_path / "empty").touch()
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["whyformer", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    out, complaint = capsys.readouterr()
+    assert (exit_.value.code, out) == (2, "")
+    assert complaint.startswith("whyformer: ")
+    assert complaint.count("\n") == 1
+    assert "\x1b" not in complaint
+    assert hint in complaint
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_an_unusable_call_ends_its_process_with_2(tmp_path):
+    for arguments in (["lab", "--seed", "-1"], ["lab", "--text", "missing.txt"]):
+        done = whyformer(*arguments, cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_an_own_sequence_is_read_and_reported(tmp_path):
+    done = whyformer("lab", "--sequence", "4 7 2 9 7 5 3 8 2 9", "--json", str(tmp_path / "report.json"))
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["verdict"] == "holds"
+    assert report["subject"]["tokens"] == 10
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize("delay", [0.02, 0.6, 2.0])
+def test_an_interruption_is_one_line_and_leaves_no_file(delay, tmp_path):
+    ready = "import whyformer.cli, sys\nprint(flush=True)\nwhyformer.cli.main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", ready, "lab", "--json", "report.json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        process.stdout.readline()
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=30)
+    if process.returncode != 0:  # a fast machine may have finished first
+        assert (process.returncode, complaint) == (130, "whyformer: interrupted\n")
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_closed_pipe_ends_quietly():
+    with subprocess.Popen([*COMMAND, "claims"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        complaint = process.stderr.read()
+    assert (process.returncode, complaint) == (0, b"")
+
+
+def test_an_encoding_without_blocks_gets_their_ascii_twins():
+    done = whyformer(
+        "lab", "--sequence", "1 2 1 2", env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
+    assert "?" not in done.stdout
+
+
+def test_the_claims_are_listed_and_explained():
+    listed = whyformer("claims")
+    assert listed.returncode == 0
+    one = whyformer("claims", "routing.dilution")
+    assert one.returncode == 0
+    for heading in ("Mathematics", "Measured by", "Rule", "Reach", "Broken by", "Source"):
+        assert f"\n{heading}\n" in one.stdout
+
+
+def test_no_line_is_wider_than_80_columns():
+    for arguments in (
+        ["claims"],
+        ["claims", "routing.dilution"],
+        ["lab", "--sequence", "1 2 1 2"],
+        ["--help"],
+    ):
+        lines = whyformer(*arguments, env=os.environ | {"COLUMNS": "200"}).stdout.splitlines()
+        assert max(map(len, lines)) <= 80, arguments
+
+
+def test_every_command_of_the_readme_runs(tmp_path):
+    readme = Path(__file__).parent.parent / "README.md"
+    blocks = readme.read_text(encoding="utf-8").split("```console\n")[1:]
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.split("```")[0].splitlines()]
+    commands = [line for line in lines if line.split(" ")[0] == "whyformer"]
+    assert commands
+    (tmp_path / "README.md").write_bytes(readme.read_bytes())
+    shell = f'set -e; whyformer() {{ "{sys.executable}" -m whyformer "$@" > /dev/null; }}\n'
+    subprocess.run(["bash", "-c", shell + "\n".join(commands)], cwd=tmp_path, check=True, timeout=120)

@@ -136,7 +136,7 @@ class TorchModule(Subject):
             try:
                 self._copies[dtype] = copy.deepcopy(self._given).to(dtype)
             except Exception as error:
-                raise SubjectError(f"{self.name} in {dtype}", _said(error), "examine it as it is") from error
+                raise SubjectError(f"{self.name} in {dtype}", raised(error), "examine it as it is") from error
         before, self.dtype = self.dtype, dtype
         try:
             yield
@@ -172,7 +172,7 @@ class TorchModule(Subject):
                 raise
             except Exception as error:
                 what = f"{self.name} on an input of shape {tuple(x.shape)}"
-                raise SubjectError(what, _said(error), "run that call by itself to see why") from error
+                raise SubjectError(what, raised(error), "run that call by itself to see why") from error
         return read_output(self.name, result, ids, use_cache)
 
 
@@ -258,6 +258,7 @@ def _has_dropout(module: nn.Module) -> bool:
     )
 
 
-def _said(error: BaseException) -> str:
+def raised(error: BaseException) -> str:
+    """An exception in one line: its type, and the first line of what it says."""
     first = str(error).strip().splitlines()
     return f"{type(error).__name__}: {first[0][:200]}" if first else type(error).__name__

@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 
 from whyformer.claims.audit.probing import Asked, Draws, Probe, Sizes, full, pieces, settle
-from whyformer.errors import UsageError
+from whyformer.claims.audit.specimens import decoder
+from whyformer.claims.claim import Claim
 from whyformer.finding import Finding
 from whyformer.instruments.agreement import Call, Comparison, Examiner, Grid, Place, Run
 from whyformer.subjects.subject import PLAIN, Settings
@@ -92,9 +93,7 @@ def causal(asked: Asked, generator: torch.Generator) -> Finding:
 
 def reach(asked: Asked, generator: torch.Generator) -> Finding:
     """routing.reach=N: change all that lies N or more back, in the prompt, in chunks and in decoding."""
-    if asked.value is None or asked.value < 1 or asked.value != int(asked.value):
-        raise UsageError("routing.reach", "it needs a whole number, 1 or more", "write routing.reach=16")
-    examiner, back = asked.examiner, int(asked.value)
+    examiner, back = asked.examiner, int(asked.value or 1)
     traits = examiner.subject.traits
     length = max(examiner.length, back + 8 if traits.large else 2 * back + 8)
     if traits.max_length is not None:
@@ -140,3 +139,40 @@ def decoded(ids: Grid, first: int, chunk: int) -> Run:
         return full(ids)
     borders = range(first, len(ids[0]), chunk)
     return Run(tuple(Call(part) for part in pieces(ids, borders)), cached=True)
+
+
+CLAIMS = (
+    Claim(
+        id="routing.causal",
+        sentence="No output depends on a later input.",
+        mathematics="""\
+For every input x, cut c and change of x after c: y_i is the same for every i <= c.
+A leak from j into i, i < j, is met by every cut c with i <= c < j; so where all cuts are tried, a leak of
+any distance is met by as many cuts as it is long, and one that spans a cut is met by changing all that
+lies after the cut at once. The inputs that carry it are then found by halving what was changed.""",
+        instrument="agreement of two runs of one shape that differ after a cut",
+        rule="refuted where an output up to the cut moves by more than rounding explains; holds where none does",
+        scope="sampled: all cuts of a few inputs, every way of running the subject; some of a dear one",
+        breaks="attention without a causal mask",
+        source="Vaswani et al. 2017: the mask that keeps a position from attending to later ones",
+        test=causal,
+        specimen=decoder(),
+        refuter=decoder(causal=False),
+    ),
+    Claim(
+        id="routing.reach",
+        sentence="An output depends on at most the N latest inputs, itself included.",
+        mathematics="""\
+For every input x and cut c, and change of x before c: y_i is the same for every i >= c + N - 1.
+L layers that each see w inputs reach L(w - 1) + 1 of them. It is tried on the prompt and on what is
+decoded through the cache, since a window that is cut in two places can be cut at two lengths.""",
+        instrument="agreement of two runs of one shape that differ before a cut",
+        rule="refuted where an output N or more later moves beyond rounding; holds where none does",
+        scope="sampled: three cuts, in one call, in chunks and one by one",
+        breaks="a layer that sees one input more than N",
+        source="the definition of a window; its reach through L layers is claim routing.window-depth",
+        test=reach,
+        specimen=decoder(window=4, value=4),
+        refuter=decoder(window=5, value=4),
+    ),
+)

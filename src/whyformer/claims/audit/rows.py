@@ -7,9 +7,12 @@ from itertools import product
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from whyformer.claims.audit.dependency import decoded, ordinary_length, same_places
 from whyformer.claims.audit.probing import CLEAR, Asked, Draws, Probe, Sizes, full, settle
+from whyformer.claims.audit.specimens import Decoder, decoder
+from whyformer.claims.claim import Claim
 from whyformer.finding import Finding, Strength, Verdict
 from whyformer.instruments.agreement import Comparison, Grid
 
@@ -76,8 +79,9 @@ def repeatable(asked: Asked, generator: torch.Generator) -> Finding:
         examiner.again(full(Draws(examiner, 3).grid(1, max(1, examiner.length // 2))))
         gap = (examiner.again(run).double() - first.double()).abs()
         worst = max(worst, float(gap.nan_to_num(torch.inf, torch.inf).max()))
-    bound = examiner.plain_bound() if worst else 0.0
-    source = "every operation moved by one last place, times 32" if worst else "bitwise equality"
+    places = 1024.0
+    bound = places * torch.finfo(first.dtype).eps * float(first.abs().max()) if worst else 0.0
+    source = "1,024 last places of the largest output" if worst else "bitwise equality"
     common: dict[str, Any] = {
         "claim": "routing.repeatable",
         "measured": worst,
@@ -98,3 +102,58 @@ def repeatable(asked: Asked, generator: torch.Generator) -> Finding:
         reason=f"the same call three times, and outputs differ by {worst:.2g}",
         counterexample={"comparison": witness.as_data(), "deviation": worst},
     )
+
+
+class MeanOfBatch(Decoder):
+    """Takes the mean over the whole batch off every query."""
+
+    def heads(self, h: Tensor) -> Tensor:
+        """The width cut into heads, centred over the rows."""
+        return super().heads(h - h.mean(0, keepdim=True) / 4)
+
+
+class Counting(Decoder):
+    """Adds to its logits how often it was called."""
+
+    calls = 0
+
+    def forward(self, *inputs: Any, **rest: Any) -> Any:
+        """The decoder's logits, a little larger at every call."""
+        self.calls += 1
+        y = super().forward(*inputs, **rest)
+        return (y[0] + self.calls, y[1]) if isinstance(y, tuple) else y + self.calls
+
+
+CLAIMS = (
+    Claim(
+        id="routing.batch",
+        sentence="A row's output does not depend on the other rows, nor on how many there are.",
+        mathematics="""\
+For every batch X and row r: f(X)_r = f(X')_r' for every batch X' that holds the same row at r'. It is tried
+with other content beside the row, with the row alone, and with the row in another place. Only where the
+batch has one shape on both sides are equal bits expected: kernels sum in another order for another shape.""",
+        instrument="agreement of a row's outputs in two batches",
+        rule="refuted where they differ by more than rounding explains; holds where none does",
+        scope="sampled: batches of 2 to 17 rows, in one call and through the cache; 2 and 3 of a dear subject",
+        breaks="a stabiliser or a mean that is taken over the whole batch",
+        source="the definition of a batch",
+        test=batch,
+        specimen=decoder(),
+        refuter=decoder(MeanOfBatch),
+    ),
+    Claim(
+        id="routing.repeatable",
+        sentence="The same call twice gives the same output.",
+        mathematics="""\
+f(x) = f(x), whatever was called in between and whatever torch's own generator holds: the subject is in
+eval mode, so nothing is drawn, and nothing is kept from one call to the next.""",
+        instrument="three equal calls, with other calls between them",
+        rule="holds where they agree to the last bit; refuted where they differ beyond rounding",
+        scope="sampled: one input",
+        breaks="a module that keeps count of its calls",
+        source="the definition of a function",
+        test=repeatable,
+        specimen=decoder(),
+        refuter=decoder(Counting),
+    ),
+)

@@ -1,0 +1,233 @@
+"""A subject and claims in, a report out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from whyformer import claims as registry
+from whyformer.claims.audit.probing import Asked
+from whyformer.claims.claim import Claim, generator_for
+from whyformer.errors import UsageError, WhyformerError
+from whyformer.finding import Finding, Report, Value, Verdict, overall
+from whyformer.instruments.agreement import Comparison, Examiner
+from whyformer.subjects.subject import Subject, SubjectError
+from whyformer.subjects.targets import load
+from whyformer.subjects.torch_module import TorchModule
+
+SEED = 31
+LENGTH = {False: 24, True: 64}
+"""The length of an ordinary input, by whether a forward is dear."""
+
+
+class PartialReportError(WhyformerError):
+    """The audit could not go on; what it had found is in ``report``."""
+
+    def __init__(self, error: WhyformerError, report: Report) -> None:
+        super().__init__(error.what, error.why, error.mend)
+        self.report = report
+
+
+@dataclass(frozen=True)
+class Question:
+    """A claim to try: its id, its value, and why it is tried.
+
+    Attributes:
+        claim: the claim.
+        value: its parameter, or None.
+        basis: "asked", "promised by ..." or "observed"; what is only observed fails nothing.
+    """
+
+    claim: Claim
+    value: Value
+    basis: str
+
+
+def audit(
+    subject: Subject | nn.Module | str,
+    *,
+    claims: Iterable[str] = (),
+    tokens: int | None = None,
+    width: int | None = None,
+    length: int | None = None,
+    seed: int = SEED,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Report:
+    """Try claims on a subject.
+
+    Args:
+        subject: what is examined: a subject, a torch module, or a TARGET as on the command line.
+        claims: ids, as ``routing.causal`` or ``routing.reach=16``; none asks for all that the subject
+            promises and observes the rest.
+        tokens: the vocabulary of a module that reads tokens.
+        width: the width of a module that reads vectors.
+        length: the length of an ordinary input.
+        seed: every draw follows from it.
+        progress: told the claim at hand, how many are done, and how many there are.
+
+    Raises:
+        UsageError: an argument cannot be used, or the subject cannot be run at all.
+        PartialReportError: the subject, or the machine, gave out on the way; it carries what was found.
+    """
+    wanted = [registry.parse(name) for name in claims]
+    if isinstance(subject, str):
+        subject = load(subject, tokens=tokens, width=width, seed=seed)
+    elif isinstance(subject, nn.Module):
+        subject = TorchModule(subject, tokens=tokens, width=width)
+    questions = _questions(subject, wanted)
+    examiner = Examiner(subject, _length(subject, length), seed)
+    findings: list[Finding] = []
+
+    def report() -> Report:
+        counted = [f.verdict for f, q in zip(findings, questions, strict=False) if q.basis != "observed"]
+        verdict = _verdict(counted, bool(wanted))
+        cost = {"length": examiner.length, "forwards": examiner.forwards, "cost": round(examiner.cost, 2)}
+        return Report(
+            subject={**subject.describe(), **cost}, seed=seed, findings=tuple(findings), verdict=verdict
+        )
+
+    with _precision(subject) as other:
+        _run_once(examiner)
+        for done, question in enumerate(questions):
+            if progress is not None:
+                progress(question.claim.id, done, len(questions))
+            asked = Asked(examiner, question.value, question.basis, other)
+            try:
+                findings.append(question.claim.test(asked, generator_for(seed, question.claim.id)))
+            except SubjectError as error:
+                findings.append(_raised(question, error))
+            except (WhyformerError, MemoryError) as error:
+                raise PartialReportError(_as_usage(error, subject), report()) from error
+    if progress is not None:
+        progress("", len(questions), len(questions))
+    return report()
+
+
+def replay(
+    report: Mapping[str, Any], subject: Subject | None = None
+) -> tuple[tuple[Mapping[str, Any], float], ...]:
+    """Run every counterexample of a report again.
+
+    Args:
+        report: the report as data, by ``whyformer/report/1``.
+        subject: what to run them on; without it, the target that the report names is loaded.
+
+    Returns:
+        Each refuted finding that stores two runs, with the deviation that is met now.
+
+    Raises:
+        UsageError: the report names no target that can be loaded, or holds no counterexample.
+    """
+    told = report["subject"]
+    refuted = [f for f in report["findings"] if (f["counterexample"] or {}).get("comparison")]
+    if not refuted:
+        raise UsageError("the report", "it holds no counterexample that can be run", "audit the subject anew")
+    if subject is None:
+        if not told.get("target"):
+            raise UsageError(
+                "the report", "it names no target to load", "give the subject itself, from Python"
+            )
+        kind = {"tokens": told.get("tokens"), "width": told.get("width")} if told["kind"] == "module" else {}
+        subject = load(told["target"], **kind, seed=report["seed"])
+    met = []
+    for finding in refuted:
+        comparison = Comparison.from_data(finding["counterexample"]["comparison"])
+        dtype = getattr(torch, (finding["path"] or {}).get("dtype", "float64"))
+        with subject.precision(dtype):
+            examiner = Examiner(subject, told["length"], report["seed"])
+            met.append((finding, examiner.deviation(comparison).size))
+    return tuple(met)
+
+
+def _questions(subject: Subject, wanted: list[tuple[Claim, Value]]) -> list[Question]:
+    if wanted:
+        return [Question(claim, value, "asked") for claim, value in wanted]
+    promised = subject.traits.promises
+    promises, rest = [], []
+    for claim in registry.audit_catalogue().values():
+        if claim.id in promised:
+            value, by = promised[claim.id]
+            promises.append(Question(claim, value, f"promised by {by}"))
+        elif claim.id != "routing.reach":
+            rest.append(Question(claim, None, "observed"))
+    return promises + rest
+
+
+def _verdict(verdicts: list[Verdict], asked: bool) -> Verdict:
+    """The verdict on what counts; a claim that was asked by name and does not apply leaves it open."""
+    said = overall(verdicts)
+    if asked and said is Verdict.HOLDS and Verdict.INAPPLICABLE in verdicts:
+        return Verdict.INCONCLUSIVE
+    return said
+
+
+def _length(subject: Subject, length: int | None) -> int:
+    limit = subject.traits.max_length
+    if length is None:
+        length = LENGTH[subject.traits.large]
+        return length if limit is None else min(length, limit)
+    if length < 2:
+        raise UsageError(
+            f"--length {length}", "order and routing need two inputs at least", "try --length 24"
+        )
+    if limit is not None and length > limit:
+        raise UsageError(
+            f"--length {length}", f"{subject.name} takes {limit} at most", f"try --length {limit}"
+        )
+    return length
+
+
+@contextmanager
+def _precision(subject: Subject) -> Iterator[torch.dtype | None]:
+    """The best precision that the subject can be judged in; yields a second one to confirm in, if any.
+
+    Small subjects are judged in float64 and confirmed in float32; dear ones the other way round. Low
+    precisions are never judged in: their weights are moved up, which is exact.
+    """
+    best, other = torch.float64, torch.float32
+    if subject.traits.large:
+        best, other = other, best
+    for first, second in ((best, other), (other, None)):
+        try:
+            with subject.precision(first):
+                subject.call(torch.zeros(1, 1, dtype=torch.int64))
+        except SubjectError:
+            continue
+        with subject.precision(first):
+            yield second
+        return
+    yield None
+
+
+def _run_once(examiner: Examiner) -> None:
+    """One plain forward, and the highest id: whoever fails here cannot be examined at all."""
+    subject = examiner.subject
+    try:
+        y = examiner.output(examiner.ordinary())
+        top = torch.full((1, 2), subject.traits.vocabulary - 1, dtype=torch.int64)
+        subject.call(top)
+    except SubjectError as error:
+        raise UsageError(error.what, error.why, error.mend) from error
+    if not bool(y.isfinite().all()):
+        raise UsageError(subject.name, "it returns NaN or infinity on an ordinary input", "mend it first")
+
+
+def _raised(question: Question, error: SubjectError) -> Finding:
+    return Finding(
+        claim=question.claim.id,
+        value=question.value,
+        verdict=Verdict.INCONCLUSIVE,
+        path={"basis": question.basis},
+        reason=str(error),
+    )
+
+
+def _as_usage(error: Exception, subject: Subject) -> WhyformerError:
+    if isinstance(error, WhyformerError):
+        return error
+    return UsageError(subject.name, "the memory is used up", "try a smaller --length")

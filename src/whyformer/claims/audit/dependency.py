@@ -151,7 +151,7 @@ A leak from j into i, i < j, is met by every cut c with i <= c < j; so where all
 any distance is met by as many cuts as it is long, and one that spans a cut is met by changing all that
 lies after the cut at once. The inputs that carry it are then found by halving what was changed.""",
         instrument="agreement of two runs of one shape that differ after a cut",
-        rule="refuted where an output up to the cut moves by more than rounding explains; holds where none does",
+        rule="refuted where an output up to the cut moves beyond rounding; holds where none does",
         scope="sampled: all cuts of a few inputs, every way of running the subject; some of a dear one",
         breaks="attention without a causal mask",
         source="Vaswani et al. 2017: the mask that keeps a position from attending to later ones",

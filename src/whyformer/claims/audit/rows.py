@@ -134,7 +134,7 @@ with other content beside the row, with the row alone, and with the row in anoth
 batch has one shape on both sides are equal bits expected: kernels sum in another order for another shape.""",
         instrument="agreement of a row's outputs in two batches",
         rule="refuted where they differ by more than rounding explains; holds where none does",
-        scope="sampled: batches of 2 to 17 rows, in one call and through the cache; 2 and 3 of a dear subject",
+        scope="sampled: batches of 2 to 17 rows, in one call and through the cache; 2 and 3 of a dear one",
         breaks="a stabiliser or a mean that is taken over the whole batch",
         source="the definition of a batch",
         test=batch,

@@ -91,7 +91,7 @@ def audit(
             subject={**subject.describe(), **cost}, seed=seed, findings=tuple(findings), verdict=verdict
         )
 
-    with _precision(subject) as other:
+    with _threads(subject), _precision(subject) as other:
         _run_once(examiner)
         for done, question in enumerate(questions):
             if progress is not None:
@@ -180,6 +180,18 @@ def _length(subject: Subject, length: int | None) -> int:
             f"--length {length}", f"{subject.name} takes {limit} at most", f"try --length {limit}"
         )
     return length
+
+
+@contextmanager
+def _threads(subject: Subject) -> Iterator[None]:
+    """One thread for small subjects: on their tensors, threads would only wait for each other."""
+    before = torch.get_num_threads()
+    if not subject.traits.large:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

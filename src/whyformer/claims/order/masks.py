@@ -83,7 +83,7 @@ def _automorphic(subject: Mapping[str, Attention], generator: torch.Generator) -
         verdict=Verdict.INCONCLUSIVE,
         measured=wrong,
         bound=0,
-        bound_from=f"the prediction is exact; a permutation commutes within {TWICE} (at most {bound:.1e})",
+        bound_from=f"the prediction is exact; to commute is to deviate by at most {bound:.1e}, {TWICE}",
         reason=f"{reason}; automorphisms deviate by at most {inside:.1e}, others by at least {outside:.1e}",
     )
     if first is not None:

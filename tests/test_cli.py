@@ -55,6 +55,7 @@ BAD = {
     "an empty file": (["lab", "--text", "empty"], "empty"),
     "a report in a missing folder": (["lab", "--json", "missing/report.json"], "--json"),
     "a report in place of a folder": (["lab", "--json", "."], "--json"),
+    "a report in place of its text": (["lab", "--text", "latin", "--json", "latin"], "replace the text"),
     "a report in place of a device": (["lab", "--json", os.devnull], "--json"),
     "an unknown claim": (["claims", "routing.diluton"], "routing.dilution"),
     "a claim unlike any": (["claims", "\x1b[31m\n"], "\\x1b"),
@@ -121,6 +122,14 @@ def test_a_closed_pipe_ends_quietly():
         process.stdout.close()
         complaint = process.stderr.read()
     assert (process.returncode, complaint) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+def test_an_output_without_room_is_one_line():
+    with Path("/dev/full").open("w") as full:
+        done = whyformer("--version", capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "No space left" in done.stderr
 
 
 def test_an_encoding_without_blocks_gets_their_ascii_twins():

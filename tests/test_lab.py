@@ -19,9 +19,8 @@ from whyformer.claims.claim import Trial
 from whyformer.claims.routing.dilution import edge
 from whyformer.errors import UsageError
 from whyformer.finding import Finding, Strength, Verdict
-from whyformer.lab import story, words
+from whyformer.lab import listing, story, words
 from whyformer.lab.edges import shares
-from whyformer.lab.listing import reflowed
 from whyformer.lab.scene import judged
 from whyformer.report import schema
 from whyformer.report.terminal import ascii_twin
@@ -88,13 +87,14 @@ def test_the_story_fits_80_columns_and_ends_with_its_verdict(result):
 
 
 def test_the_story_reads_in_ascii(result):
-    text = shown(story.story(result))
-    assert "?" not in ascii_twin(text.replace("?", ""))
+    texts = [shown(story.story(result))]
+    texts += [shown(listing.one_claim(claim)) for claim in catalogue().values()]
+    assert "?" not in ascii_twin("".join(texts).replace("?", ""))
 
 
 def test_prose_is_reflowed_and_formulas_are_not():
     prose = "word " * 20 + "end\nof the line.\n  y = x\nShort.\nAgain."
-    assert reflowed(f"{prose}\n") == "word " * 20 + "end of the line.\n  y = x\nShort.\nAgain."
+    assert listing.reflowed(f"{prose}\n") == "word " * 20 + "end of the line.\n  y = x\nShort.\nAgain."
 
 
 def test_a_no_is_told_first_to_last(result):
@@ -168,9 +168,9 @@ def test_dilution_is_shown_on_both_sides_of_its_edge(sharpness):
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=12), st.floats(0, 40))
 def test_handed_values_against_a_naive_twin(sequence, sharpness):
     tokens, head = torch.tensor(sequence), HandedValues(6, sharpness)
-    weights = (
-        torch.tensor([sharpness * (token == sequence[-1]) for token in sequence[:-1]]).double().softmax(0)
-    )
+    weights = torch.tensor(
+        [sharpness * (token == sequence[-1]) for token in sequence[:-1]], dtype=torch.float64
+    ).softmax(0)
     copied = [0.0] * 6
     for weight, value in zip(weights.tolist(), sequence[1:], strict=True):
         copied[value] += weight

@@ -1,7 +1,6 @@
-"""The bounds T0 to T6: none is exceeded, and none is so loose that a small fault would hide."""
+"""The bounds T0, T1 and T3 to T6: none is exceeded, and none is so loose that a small fault would hide."""
 
 import math
-from fractions import Fraction
 
 import pytest
 import torch
@@ -117,24 +116,6 @@ def test_layer_norm_and_gelu_within_their_bounds(offset):
     assert ((norm(x, (16,)).double() - norm(x.double(), (16,))).abs() <= rounding.layer_norm(x, none)).all()
     wide = x * 4
     assert ((gelu(wide).double() - gelu(wide.double())).abs() <= rounding.gelu(wide, none)).all()
-
-
-@pytest.mark.parametrize("gap", [1, 5, 40])
-def test_t2_covers_a_product_in_exact_fractions(gap):
-    steps = draw(gap, gap, 3, 3) * 0.3
-    product, exact = (
-        torch.eye(3, dtype=torch.float64),
-        [[Fraction(int(i == j)) for j in range(3)] for i in range(3)],
-    )
-    for step in steps:
-        product = step @ product
-        rows = [[Fraction(float(cell)) for cell in row] for row in step]
-        exact = [[sum(rows[i][m] * exact[m][j] for m in range(3)) for j in range(3)] for i in range(3)]
-    bound = rounding.jacobian_product(steps)
-    for i in range(3):
-        for j in range(3):
-            assert abs(Fraction(float(product[i, j])) - exact[i][j]) <= Fraction(float(bound[i, j]))
-    assert bound.max() < 1e-13
 
 
 @settings(max_examples=20, deadline=None)

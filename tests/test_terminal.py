@@ -105,6 +105,20 @@ def test_every_glyph_that_is_drawn_has_a_twin_of_its_own():
     assert all(len(terminal.ascii_twin(glyph)) == 1 and terminal.ascii_twin(glyph) != "?" for glyph in glyphs)
 
 
+@pytest.mark.parametrize(
+    ("text", "twin"),
+    [
+        ("2⁻⁸ ≤ x²", "2^-8 <= x^2"),
+        ("log₂k", "log_2k"),
+        ("Veličković", "Velickovic"),
+        ("qkᵀ", "qk^T"),
+        ("語", "?"),
+    ],
+)
+def test_ascii_twins(text, twin):
+    assert terminal.ascii_twin(text) == twin
+
+
 def test_the_error_handler_writes_twins_where_it_must():
     assert "a × ▁█ ≤ é 語".encode("latin-1", terminal.ENCODING_ERRORS) == "a × _# <= é ?".encode("latin-1")
     with pytest.raises(UnicodeDecodeError):

@@ -182,9 +182,12 @@ def _show(parts: Iterable[RenderableType]) -> None:
                 console.print(part)
             sys.stdout.write(re.sub(r" +$", "", captured.get(), flags=re.MULTILINE))
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         # Python flushes stdout once more at exit: let that go nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            why = f"cannot be written: {error.strerror}"
+            raise UsageError("the output", why, "send it to a terminal or to a file with room") from error
 
 
 def _progress(read: int, total: int) -> None:

@@ -7,7 +7,8 @@ deviation is *explained* below its bound and *clear* only above ``CLEAR`` times 
 
 Elementary functions are not specified by IEEE 754: exp, sin, cos and erf are assumed to be within 4u.
 
-Every bound on one evaluation is to be added for each evaluation that is compared: twice for two.
+Every bound on one evaluation is to be added for each evaluation that is compared: twice for two. T2, for a
+product of Jacobians, stands with them in ``signal``.
 """
 
 from __future__ import annotations
@@ -244,21 +245,6 @@ def layer_norm(x: Float[Tensor, "*any width"], error: Tensor, eps: float = 1e-5)
     spread = spread + gamma(2 * width, x.dtype) * x.square().mean(-1, keepdim=True)
     own = c.abs() / sigma * (spread / (2 * square) + 3 * u)
     return bears / sigma + own + 3 * u * (x.abs() + mean.abs()) / sigma
-
-
-def jacobian_product(jacobians: Float[Tensor, "gap d d"]) -> Float[Tensor, "d d"]:
-    """T2: how far the product of g Jacobians, last step first, may stray: γ_(g(d+2))·Π|J_t|, elementwise.
-
-    Each factor is a product of matrices of d terms, whose entries bear two roundings of their own.
-
-    Args:
-        jacobians: one for each step, the first step first.
-    """
-    gap, d = jacobians.shape[0], jacobians.shape[-1]
-    product = torch.eye(d, dtype=jacobians.dtype)
-    for step in jacobians.abs():
-        product = step @ product
-    return gamma(gap * (d + 2), jacobians.dtype) * product
 
 
 def shifted_waves(last: int, shift: int, fastest: float, dtype: torch.dtype) -> float:

@@ -1,43 +1,51 @@
-"""Your own input: a sequence or a text is read by the two-layer induction circuit, token by token."""
+"""Your own input: a sequence or a text is read by the two-layer induction circuit, token by token.
+
+Beside the circuit, the same rule is followed with dictionaries alone (``rule.py``), and the two are compared
+at every token.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import Any
 
+import torch
 from jaxtyping import Int
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
-from whyformer.finding import Finding
+from whyformer.errors import UsageError
+from whyformer.finding import Finding, Strength, Verdict
+from whyformer.lab.rule import Answer, Rule
+from whyformer.lab.tokens import By, Tokens, read_file, read_sequence
+from whyformer.report.terminal import rows, safe
+from whyformer.subjects.induction import InductionCircuit
+
+__all__ = [
+    "CONTEXT",
+    "By",
+    "Progress",
+    "Reading",
+    "Row",
+    "Tokens",
+    "examine",
+    "read_file",
+    "read_sequence",
+    "reading_findings",
+    "reading_view",
+]
 
 CONTEXT = 8192
 """Tokens before a token, among which its twin is sought, unless told otherwise."""
+ROWS = 24
+"""Tokens that are shown one by one: the last ones."""
 
-By = Literal["words", "characters"]
 Progress = Callable[[int, int], None]
 """Called with the tokens read so far and the tokens there are."""
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """What is read.
-
-    Attributes:
-        source: where it came from ("--sequence", or the file's name).
-        unit: what one token is ("integer", "word" or "character").
-        ids: the tokens, int64.
-        vocabulary: how many symbols there are; every id is below it.
-        labels: the symbol of each id, or None where the id is the symbol.
-    """
-
-    source: str
-    unit: str
-    ids: Int[Tensor, " time"]
-    vocabulary: int
-    labels: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,8 +83,8 @@ class Reading:
         recent_right: of those, the copies from the most recent twin that were what followed.
         all_right: the same, for what most of all the twins were followed by.
         all_tied: of those, the tokens whose twins named several symbols equally often; never counted right.
-        disagreement: the first position where the circuit and the symbolic rule differ, with both answers;
-            None where they agree at every token.
+        differing: tokens at which the circuit and the rule in symbols differ.
+        disagreement: the first of them, with both answers; None where they agree at every token.
     """
 
     tokens: Tokens
@@ -88,41 +96,188 @@ class Reading:
     recent_right: int
     all_right: int
     all_tied: int
-    disagreement: dict[str, int | str | None] | None
-
-
-def read_sequence(text: str, vocabulary: int | None = None) -> Tokens:
-    """Integers between spaces or commas; without ``vocabulary``, one more than the largest of them.
-
-    Raises:
-        UsageError: it is empty, one token, not of integers, or an integer is out of range.
-    """
-    raise NotImplementedError
-
-
-def read_file(path: Path | str, by: By = "words") -> Tokens:
-    """The words or the characters of a UTF-8 file.
-
-    Raises:
-        UsageError: the file is missing, a directory, binary, not UTF-8, or has fewer than two tokens.
-    """
-    raise NotImplementedError
+    differing: int
+    disagreement: Mapping[str, Any] | None
 
 
 def examine(tokens: Tokens, *, context: int = CONTEXT, progress: Progress | None = None) -> Reading:
-    """Stream the tokens through the circuit; memory is bounded by the context.
+    """Stream the tokens through the circuit, once with recency and once with all twins alike.
+
+    Memory is bounded by the context and by the ids themselves.
 
     Raises:
-        UsageError: the context is below 1, or too long for the circuit's dtype.
+        UsageError: the context is below 1, or too long for float32.
     """
-    raise NotImplementedError
+    if context < 1:
+        raise UsageError(f"a context of {context}", "a twin is sought among 1 token or more", "try 8192")
+    symbols, ids = torch.unique(tokens.ids, return_inverse=True)
+    names: list[int] = symbols.tolist()
+    numbers: list[int] = ids.tolist()
+    length, rule = len(numbers), Rule(context)
+    twins = recent_right = all_right = all_tied = differing = 0
+    disagreement: dict[str, Any] | None = None
+    shown: deque[Row] = deque(maxlen=ROWS)
+
+    for position, answer in enumerate(_answers(ids, len(names), min(context, length), progress)):
+        token = numbers[position]
+        expected = rule.read(token)
+        if answer != expected:
+            differing += 1
+            if disagreement is None:
+                both = {"circuit": answer._asdict(), "rule": expected._asdict()}
+                disagreement = {
+                    "position": position,
+                    "token": token,
+                    "ids": numbers[: position + 1][-64:],
+                } | both
+        followed = numbers[position + 1] if position + 1 < length else None
+        if followed is not None and answer.recent is not None:
+            twins += 1
+            recent_right += answer.recent == followed
+            all_right += answer.most == followed
+            all_tied += answer.tied
+        if position >= length - ROWS:
+            ids_of_row = (answer.recent, answer.most, followed)
+            named = [None if each is None else names[each] for each in ids_of_row]
+            looked = None if answer.looked < 0 else answer.looked
+            shown.append(Row(position, names[token], looked, *named))
+    return Reading(
+        tokens=tokens,
+        context=context,
+        rows=tuple(shown),
+        length=length,
+        judged=length - 1,
+        twins=twins,
+        recent_right=recent_right,
+        all_right=all_right,
+        all_tied=all_tied,
+        differing=differing,
+        disagreement=disagreement,
+    )
+
+
+def _answers(
+    ids: Int[Tensor, " time"], vocabulary: int, context: int, progress: Progress | None
+) -> Iterator[Answer]:
+    """What the circuit says of each token, in order."""
+    recent = InductionCircuit(vocabulary, context)
+    every = InductionCircuit(vocabulary, context, recency=0)
+    for latest, most in zip(recent.read(ids), every.read(ids), strict=True):
+        assert latest.looked is not None
+        columns = (latest.looked, latest.copied, most.copied, most.tied)
+        for looked, copied, leading, tied in zip(*(column.tolist() for column in columns), strict=True):
+            yield Answer(
+                looked,
+                None if copied == recent.nothing else copied,
+                None if tied or leading == every.nothing else leading,
+                tied,
+            )
+        if progress is not None:
+            progress(latest.start + len(latest.copied), len(ids))
 
 
 def reading_findings(reading: Reading) -> tuple[Finding, ...]:
-    """The circuit against the symbolic rule, at every token."""
-    raise NotImplementedError
+    """The circuit against the rule in symbols, at every token: where it looked, what it copied, twice."""
+    agrees = reading.differing == 0
+    where = f"at all {reading.length:,} tokens" if agrees else f"except at {reading.differing:,} tokens"
+    return (
+        Finding(
+            claim="routing.induction",
+            verdict=Verdict.HOLDS if agrees else Verdict.REFUTED,
+            strength=Strength.PROVED if agrees else None,
+            measured={
+                "tokens": reading.length,
+                "differing": reading.differing,
+                "judged": reading.judged,
+                "twins": reading.twins,
+                "recent_right": reading.recent_right,
+                "all_right": reading.all_right,
+                "all_tied": reading.all_tied,
+            },
+            path={"context": reading.context, "dtype": "float32"},
+            reason=f"the circuit looked and copied as the rule in symbols does {where} of this input",
+            counterexample=reading.disagreement,
+        ),
+    )
 
 
 def reading_view(reading: Reading) -> RenderableType:
-    """A table of the rows and the totals, in 80 columns, with the text's own markup escaped."""
-    raise NotImplementedError
+    """A table of the rows and the totals, in 80 columns; what a terminal would obey is spelled out."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name, numeric in _COLUMNS:
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=True)
+    for row in reading.rows:
+        table.add_row(*_cells(row, reading.tokens))
+    skipped = reading.length - len(reading.rows)
+    before = Text(f"… {skipped:,} tokens before these are counted below\n", "dim") if skipped else Text("")
+    return Group(before, table, Text(""), rows(_totals(reading)))
+
+
+_COLUMNS = (
+    ("at", True),
+    ("token", False),
+    ("looked at", True),
+    ("copied", False),
+    ("all twins", False),
+    ("came next", False),
+    ("right", False),
+)
+_WIDEST = 11
+"""Columns of the terminal that a symbol may take, so that a row fits into 80."""
+
+
+def _cells(row: Row, tokens: Tokens) -> list[Text]:
+    """One row: the copy is judged by the most recent twin."""
+
+    def symbol(token: int | None, without: str) -> Text:
+        return Text(without, "dim") if token is None else _shown(tokens.label(token))
+
+    if row.looked is None:
+        looked, copied, most = Text("–", "dim"), Text("no earlier twin", "dim"), Text("–", "dim")
+    else:
+        looked = Text(f"{row.looked:,}")
+        copied, most = symbol(row.copied, ""), symbol(row.copied_all, "a tie")
+    right = Text("–", "dim")
+    if row.copied is not None and row.followed is not None:
+        right = Text("yes", "green") if row.copied == row.followed else Text("no", "red")
+    followed = symbol(row.followed, "the end")
+    return [Text(f"{row.position:,}"), symbol(row.token, ""), looked, copied, most, followed, right]
+
+
+def _shown(label: str) -> Text:
+    """A symbol in a table's cell: blanks in quotes, long words cut."""
+    text = safe(label)
+    shown = Text(repr(text) if text.isspace() else text)
+    shown.truncate(_WIDEST, overflow="ellipsis")
+    return shown
+
+
+def _totals(reading: Reading) -> list[tuple[str, str | Text]]:
+    """What the whole input came to, in words."""
+
+    def share(part: int, whole: int) -> str:
+        return f"{part:,} of {whole:,}" + (f" ({part / whole:.1%})" if whole else "")
+
+    tokens, twins = reading.tokens, reading.twins
+    agree = "agree" if not reading.differing else f"differ at {reading.differing:,}, so do not agree,"
+    lines: list[tuple[str, str | Text]] = [
+        ("input", f"{tokens.source}: {reading.length:,} {tokens.unit}s, {tokens.vocabulary:,} symbols"),
+        (
+            "twins",
+            f"{share(twins, reading.judged)} tokens that another follows had an earlier twin among the "
+            f"{reading.context:,} before them",
+        ),
+    ]
+    if twins:
+        lines += [
+            (
+                "recent",
+                f"copying from the most recent twin was right for {share(reading.recent_right, twins)}",
+            ),
+            (
+                "all twins",
+                f"copying what most twins were followed by was right for {share(reading.all_right, twins)}; "
+                f"{reading.all_tied:,} ties are not counted right",
+            ),
+        ]
+    return [*lines, ("circuit", f"it and the rule in symbols {agree} over all {reading.length:,} tokens")]

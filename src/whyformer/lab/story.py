@@ -134,9 +134,10 @@ def read_own(
         findings=findings,
         verdict=overall(finding.verdict for finding in findings),
     )
-    return Told(
-        report, [own_input.reading_view(reading), _answer("The circuit copied by its rule", report.verdict)]
+    answer = _answer(
+        "It copied what followed each token's most recent twin, and nothing else", report.verdict
     )
+    return Told(report, [Text(words.OWN_INPUT), own_input.reading_view(reading), Text(), answer])
 
 
 def _scene(trial: Trial, seed: int) -> Scene:

@@ -27,6 +27,10 @@ ACTS = {
     ),
 }
 EDGES = ("Where the two facts end", "Both facts have edges. Here they are, computed and then shown.")
+OWN_INPUT = (
+    "Two layers of attention read it. For each token: the place after its most recent earlier twin, where "
+    "the second layer looks, and what it copies from there."
+)
 
 REMARKS = {
     "routing.one-hop": (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -30,48 +32,39 @@ ANSWERS = {
 }
 
 _ASCII = str.maketrans(
-    dict(zip("▁▂▃▄▅▆▇█▀·•–—−‑×‘’“”", '_.:-=+*#".*---' + "-x''\"\"", strict=True))
-    | {"…": "...", "≤": "<=", "≥": ">=", "≠": "!=", "≡": "==", "≈": "~", "→": "->", "⇒": "=>", "⇔": "<=>"}
+    dict(zip("▁▂▃▄▅▆▇█▀─·•–—−‑×‘’“”⟨⟩", '_.:-=+*#"-.*---' + "-x''\"\"<>", strict=True))
     | {
-        "↦": "|->",
-        "←": "<-",
-        "↑": "^",
-        "√": "sqrt",
-        "∞": "infinity",
-        "∈": "in",
-        "∉": "not in",
-        "∘": "o",
-        "⌊": "floor(",
+        "…": "...",
+        "⋯": "...",
+        "≤": "<=",
+        "≥": ">=",
+        "≠": "!=",
+        "≡": "==",
+        "≈": "~",
+        "→": "->",
+        "⇒": "=>",
+        "⇔": "<=>",
     }
-    | {
-        "⌋": ")",
-        "⌈": "ceil(",
-        "⌉": ")",
-        "∂": "d",
-        "∇": "grad",
-        "Π": "prod",
-        "∏": "prod",
-        "Σ": "sum",
-        "∑": "sum",
-    }
-    | {"‖": "|", "′": "'", "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "Δ": "Delta", "ε": "eps"}
-    | {
-        "θ": "theta",
-        "λ": "lambda",
-        "ρ": "rho",
-        "σ": "sigma",
-        "φ": "phi",
-        "π": "pi",
-        "ω": "omega",
-        "Ω": "Omega",
-    }
-    | {"Θ": "Theta", "½": "1/2", "¼": "1/4", "∀": "for all", "∃": "exists", "²": "^2", "³": "^3", "∝": "~"}
+    | {"↦": "|->", "←": "<-", "↑": "^", "√": "sqrt", "∞": "infinity", "∈": "in", "∉": "not in", "∘": "o"}
+    | {"⌊": "floor(", "⌋": ")", "⌈": "ceil(", "⌉": ")", "∂": "d", "∇": "grad", "Π": "prod", "∏": "prod"}
+    | {"Σ": "sum", "∑": "sum", "‖": "|", "′": "'", "±": "+-", "∀": "for all", "∃": "exists", "∝": "~"}
+    | {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "Δ": "Delta", "ε": "eps", "θ": "theta"}
+    | {"κ": "kappa", "λ": "lambda", "μ": "mu", "ρ": "rho", "σ": "sigma", "τ": "tau", "φ": "phi", "π": "pi"}
+    | {"ω": "omega", "Ω": "Omega", "Θ": "Theta"}
+    | {subscript: f"_{digit}" for digit, subscript in enumerate("₀₁₂₃₄₅₆₇₈₉")}
 )
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻ᵀ]+")
 
 
 def ascii_twin(text: str) -> str:
-    """The text in ASCII: each glyph that whyformer draws has a twin, and anything else becomes ``?``."""
-    return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+    """The text in ASCII: each glyph that whyformer draws has a twin, letters lose their accents.
+
+    What has no twin becomes ``?``.
+    """
+    text = _RAISED.sub(lambda raised: f"^{unicodedata.normalize('NFKC', raised[0])}", text)
+    plain = unicodedata.normalize("NFKD", text.translate(_ASCII)).translate(_ASCII)
+    letters = "".join(letter for letter in plain if not unicodedata.combining(letter))
+    return letters.encode("ascii", "replace").decode("ascii")
 
 
 def _encode_twin(error: UnicodeError) -> tuple[str, int]:

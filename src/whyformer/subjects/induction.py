@@ -1,4 +1,4 @@
-"""Induction by hand: two layers that complete [.. A B .. A] with B, and a head that only seems to.
+"""Induction by hand: two layers that complete [.. A B .. A] with B.
 
 Axes: batch, time (tokens), keys (what a head may look at), width (coordinates of a code).
 
@@ -43,8 +43,8 @@ from torch import Tensor, nn
 
 from whyformer.errors import UsageError
 
-BLOCK = 256
-"""Queries at a time in a text: 256 × 8,192 float32 scores are 8 MiB."""
+BLOCK = 128
+"""Queries at a time in a text: 128 × 8,192 float32 scores are 4 MiB."""
 LOCAL = 16
 """Positions that the previous-token head sees."""
 _DIGITS = LOCAL.bit_length() - 1
@@ -274,8 +274,8 @@ class InductionCircuit(nn.Module):
     ) -> Copies:
         """Softmax over the keys, in place and not yet divided by its sum, and the symbols' shares of it.
 
-        Scores are exact, so the largest one also says how far behind the query its key stands. e^x is taken as
-        2^{x·log₂e}, which is faster far below 0; at 0, the score of the key that wins, it is 1 all the same.
+        Scores are exact, so the largest one also says how far behind the query its key stands. e^x is taken
+        as 2^{x·log₂e}, which is faster far below 0; at 0, the score of the key that wins, it is 1 as well.
         """
         top = scores.amax(dim=0)
         scores.sub_(top).mul_(math.log2(math.e)).exp2_()
@@ -304,38 +304,3 @@ class InductionCircuit(nn.Module):
                 if int(tokens.min()) >= 0
                 else "count from 0",
             )
-
-
-class ShiftedValueHead(nn.Module):
-    """One layer whose values are handed over already shifted: a duplicate-token head, not an induction head.
-
-    The keys are the earlier tokens' own codes, so it attends to the twin itself, where an induction head
-    attends to the token after it; and the value at position j is the code of token j + 1, which one layer
-    cannot know: the caller's shift is the oracle. It answers for the last token only, averages over all
-    twins, and answers something without one.
-
-    One twin among N keys weighs 1/(1 + (N − 1)·e^{−sharpness}): with 30, above a half up to 1e13 keys.
-
-    Args:
-        vocabulary: how many symbols there are.
-        sharpness: the score of a twin, above 0 for every other token.
-        dtype: of scores and shares.
-    """
-
-    def __init__(
-        self, vocabulary: int, *, sharpness: float = 30.0, dtype: torch.dtype = torch.float32
-    ) -> None:
-        super().__init__()
-        self.sharpness = sharpness
-        self.register_buffer("code", torch.eye(vocabulary, dtype=dtype))
-
-    code: Float[Tensor, "vocabulary vocabulary"]
-
-    def forward(self, tokens: Int[Tensor, " time"]) -> Float[Tensor, " vocabulary"]:
-        """The share of each symbol in the answer for the last token.
-
-        Args:
-            tokens: int64, at least two.
-        """
-        content = self.code[tokens]
-        return lookup(self.sharpness * content[-1], content[:-1], content[1:])

@@ -87,7 +87,7 @@ def _swaps(subject: Mapping[str, Placed], generator: torch.Generator) -> Finding
         verdict=Verdict.INCONCLUSIVE,
         measured=wrong,
         bound=0,
-        bound_from=f"the prediction is exact; a permutation commutes within {TWICE} (at most {bound:.1e})",
+        bound_from=f"the prediction is exact; to commute is to deviate by at most {bound:.1e}, {TWICE}",
         reason=f"{tried - wrong:,} of {tried:,} permutations as predicted; commuting: {', '.join(orders)}",
     )
     if first is not None:
@@ -243,7 +243,7 @@ def _shift_seen(subject: Attention | Placed, generator: torch.Generator) -> Find
         measured=finite(most),
         bound=finite(bound),
         bound_from="T1 for the scores of two evaluations, in float64; to hold, a score must change by more",
-        reason=f"a shift by {shift} changes a score by {most:.1e}; the bare PE·PE changes by {alone:.1e}",
+        reason=f"a shift by {shift} changes a score by {most:.2g}; the bare PE·PE changes by {alone:.1e}",
     )
     if most > rounding.CLEAR * bound:
         return result.but(verdict=Verdict.HOLDS, strength=Strength.PROVED)

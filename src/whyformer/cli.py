@@ -25,6 +25,8 @@ CONTEXT = 8192
 EXIT = {Verdict.HOLDS: 0, Verdict.INAPPLICABLE: 0, Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
 """Exit status by verdict; an unusable call or target gives 2, an interruption 130."""
 
+COMMANDS = ("lab", "audit", "replay", "claims")
+
 _TyperUsage: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 """What typer raises for a call that it cannot read: the base of its usage errors."""
 
@@ -106,8 +108,7 @@ def lab(
 
     With --sequence or --text, the two-layer induction circuit reads your own input instead.
     """
-    if seed < 0:
-        raise UsageError(f"--seed {seed}", "a seed is 0 or more", f"try --seed {SEED}")
+    _check_seed(seed)
     _check_own_input(sequence, text, vocab, by, context)
     if json is not None and text is not None and json.resolve() == text.resolve():
         raise UsageError(f"--json {json}", "it would replace the text that is read", "name another file")
@@ -139,6 +140,75 @@ def lab(
 
 
 @app.command()
+def audit(
+    target: Annotated[
+        str,
+        typer.Argument(help="path/file.py:NAME, package.module:NAME, or a checkpoint."),
+    ],
+    tokens: Annotated[
+        int | None, typer.Option(help="A module that reads tokens: how many there are.", min=1)
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option(help="A module that reads vectors: how wide they are.", min=1)
+    ] = None,
+    claim: Annotated[
+        list[str] | None,
+        typer.Option(help="A claim to try, ID or ID=VALUE; give it again for more."),
+    ] = None,
+    length: Annotated[int | None, typer.Option(help="How long an ordinary input is.")] = None,
+    seed: Annotated[int, typer.Option(help="What every random draw follows from; 0 or more.")] = SEED,
+    json: Annotated[Path | None, typer.Option(help="Write the report there, by whyformer/report/1.")] = None,
+) -> int:
+    """Try claims on any model, and show the smallest input that breaks it."""
+    _check_seed(seed)
+    if json is not None:
+        from whyformer.report.schema import check_writable
+
+        check_writable(json)
+
+    from whyformer.audit import PartialReportError
+    from whyformer.audit import audit as examine
+
+    failure: WhyformerError | None = None
+    try:
+        report = examine(
+            target,
+            claims=claim or (),
+            tokens=tokens,
+            width=width,
+            length=length,
+            seed=seed,
+            progress=_trying if sys.stderr.isatty() else None,
+        )
+    except PartialReportError as error:
+        report, failure = error.report, error
+    if json is not None:
+        from whyformer.report.schema import write_json
+
+        write_json(report, json)
+    from whyformer.report.terminal import report_view
+
+    _show(report_view(report))
+    if failure is not None:
+        raise failure
+    return EXIT[report.verdict]
+
+
+@app.command()
+def replay(
+    report: Annotated[Path, typer.Argument(help="A report that an audit wrote with --json.")],
+) -> int:
+    """Run the counterexamples of a stored report again, on the target that it names."""
+    from whyformer.audit import replay as run_again
+    from whyformer.report.replay import read_report, replay_view
+
+    told = read_report(report)
+    met = run_again(told)
+    _show(replay_view(met))
+    return 1 if any(again > (finding["bound"] or 0) for finding, again in met) else 0
+
+
+@app.command()
 def claims(
     claim: Annotated[str | None, typer.Argument(help="The id of one claim, to explain it.")] = None,
 ) -> int:
@@ -151,6 +221,11 @@ def claims(
     else:
         _show(listing.one_claim(registry.find(claim)))
     return 0
+
+
+def _check_seed(seed: int) -> None:
+    if seed < 0:
+        raise UsageError(f"--seed {seed}", "a seed is 0 or more", f"try --seed {SEED}")
 
 
 def _check_own_input(
@@ -196,6 +271,13 @@ def _progress(read: int, total: int) -> None:
     sys.stderr.flush()
 
 
+def _trying(claim: str, done: int, total: int) -> None:
+    """Which claim is tried, on a line of stderr that whatever comes next writes over."""
+    line = f"{done + 1}/{total} {claim}" if claim else ""
+    sys.stderr.write(f"{line:<40}\r" if claim else " " * 40 + "\r")
+    sys.stderr.flush()
+
+
 def _say(line: str, status: int) -> int:
     """One line on stderr, whatever was in it; returns the status to exit with."""
     from whyformer.report.terminal import safe
@@ -206,5 +288,5 @@ def _say(line: str, status: int) -> int:
 
 def _command(arguments: list[str]) -> str:
     """The command that was called, with a space after it; empty where none was."""
-    named = [argument for argument in arguments[:1] if argument in {"lab", "claims"}]
+    named = [argument for argument in arguments[:1] if argument in COMMANDS]
     return f"{named[0]} " if named else ""

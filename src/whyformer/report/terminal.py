@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from whyformer.finding import Finding, Report, Verdict
+from whyformer.report.witness import witness_view
 
 WIDTH = 80
 """Text is never set wider than this, however wide the terminal."""
@@ -146,33 +147,41 @@ def comparison(finding: Finding) -> str:
 
 
 def finding_rows(finding: Finding) -> list[tuple[str, str | Text]]:
-    """The lines that tell a finding: figures, bound, strength, reason, call path, witness."""
-    return [
-        ("measured", comparison(finding)),
-        ("bound", finding.bound_from or ""),
-        ("strength", finding.strength or ""),
-        ("why", finding.reason or ""),
-        ("path", figures(finding.path)),
-        ("witness", figures(finding.counterexample)),
-    ]
+    """The lines that tell a finding: why, and unless it plainly holds, figures, call path and witness."""
+    path = {name: word for name, word in (finding.path or {}).items() if name != "basis"}
+    lines: list[tuple[str, str | Text]] = [("why", finding.reason or "")]
+    if finding.verdict in (Verdict.HOLDS, Verdict.INAPPLICABLE):
+        return [*lines, ("strength", finding.strength or "")]
+    source = f" ({finding.bound_from})" if finding.bound_from else ""
+    lines += [("measured", comparison(finding) + source), ("path", figures(path))]
+    if finding.counterexample:
+        drawn = witness_view(finding.counterexample)
+        lines.append(("witness", drawn if drawn is not None else figures(finding.counterexample)))
+    return lines
 
 
 def finding_view(finding: Finding, number: str = "") -> Group:
     """One finding under its claim's id, with its verdict in a word."""
     value = "" if finding.value is None else f"={figure(finding.value)}"
     words = {verdict: str(verdict) for verdict in Verdict}
+    title = f"{finding.claim}{value}"
+    basis = str((finding.path or {}).get("basis", ""))
     return Group(
-        heading(number, f"{finding.claim}{value}", finding.verdict, words=words), rows(finding_rows(finding))
+        heading(number, title, finding.verdict, aside=basis, words=words), rows(finding_rows(finding))
     )
 
 
 def report_view(report: Report) -> Iterator[RenderableType]:
-    """The findings of a report, then its verdict in one line."""
+    """The findings of a report, then what they cost, and the verdict in one line."""
     for number, finding in enumerate(report.findings, 1):
         yield finding_view(finding, str(number))
         yield ""
-    subject = safe(str(report.subject.get("name", "")))
-    yield Text.assemble(f"{subject}: ", (str(report.verdict), STYLES[report.verdict]))
+    told = report.subject
+    if "forwards" in told:
+        plain = f"as dear as {told['cost']:,.0f} plain ones of length {told['length']}"
+        cost = f"{told['forwards']:,} calls, {plain}"
+        yield Text(f"{cost}; seed {report.seed}", "dim")
+    yield Text.assemble(f"{safe(str(told.get('name', '')))}: ", (str(report.verdict), STYLES[report.verdict]))
 
 
 def _short(value: Any, most: int = 12) -> str:

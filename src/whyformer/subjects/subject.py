@@ -74,6 +74,7 @@ class Traits:
         pad: the id that stands for padding.
         promises: claim id -> (value, what promises it).
         large: whether a forward is dear, so that probes are to be few.
+        left_padding: whether padding may stand on the left with the mask alone; encoders count on the right.
     """
 
     vocabulary: int
@@ -89,6 +90,7 @@ class Traits:
     pad: int = 0
     promises: Mapping[str, tuple[Value, str]] = field(default_factory=dict)
     large: bool = False
+    left_padding: bool = True
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,15 @@ def full(ids: Grid, **rest: Any) -> Run:
     return Run((Call(ids),), **rest)
 
 
-def settle(claim: str, asked: Asked, probes: Iterable[Probe], holds: str) -> Finding:
+def settle(
+    claim: str,
+    asked: Asked,
+    probes: Iterable[Probe],
+    holds: str,
+    *,
+    allowance: Callable[[Comparison], float] | None = None,
+    allowed: str = "",
+) -> Finding:
     """Try the probes in turn and give the finding.
 
     The first probe that deviates beyond what rounding explains, in every precision there is, is shrunk,
@@ -133,8 +141,10 @@ def settle(claim: str, asked: Asked, probes: Iterable[Probe], holds: str) -> Fin
         asked: the subject and what is asked of it.
         probes: what to try, cheapest first; drawn lazily, so that a refutation ends the work.
         holds: what was tried, for the reason of a finding that holds; "{n}" is the number of probes.
+        allowance: the least bound of a comparison, for rounding that was done before the calls.
+        allowed: where that comes from, in words.
     """
-    examiner = asked.examiner
+    examiner, bound_from = asked.examiner, f"{_BOUND}; or {allowed}" if allowed else _BOUND
     tried, worst, bound, doubt = 0, 0.0, 0.0, ""
     if examiner.noise:
         doubt = f"two equal calls already differ by {examiner.noise:.1e}"
@@ -144,7 +154,7 @@ def settle(claim: str, asked: Asked, probes: Iterable[Probe], holds: str) -> Fin
         if comparison is None:
             continue
         try:
-            size, limit = _measure(examiner, comparison)
+            size, limit = _measure(examiner, comparison, allowance)
             tried += 1
             if size <= limit:
                 if size >= worst:
@@ -152,7 +162,7 @@ def settle(claim: str, asked: Asked, probes: Iterable[Probe], holds: str) -> Fin
                 continue
             verdict, why = _confirm(asked, comparison, size, limit)
             if verdict is Verdict.REFUTED:
-                return _refuted(claim, asked, probe, limit)
+                return _refuted(claim, asked, probe, limit).but(bound_from=bound_from)
             doubt, worst, bound, source = why, size, limit, _words(probe)
         except SubjectError as error:
             doubt, source = doubt or str(error), source or _words(probe)
@@ -160,7 +170,7 @@ def settle(claim: str, asked: Asked, probes: Iterable[Probe], holds: str) -> Fin
     measured: dict[str, Any] = {
         "measured": worst if isfinite(worst) else None,
         "bound": bound,
-        "bound_from": _BOUND,
+        "bound_from": bound_from,
     }
     if doubt:
         path = {"basis": asked.basis} | ({"probe": source} if source else {})
@@ -189,16 +199,21 @@ def _words(probe: Probe) -> dict[str, Any]:
     return {**probe.path, **{k: v for k, v in probe.sizes.items() if k != "base"}}
 
 
-def _measure(examiner: Examiner, comparison: Comparison) -> tuple[float, float]:
+def _measure(
+    examiner: Examiner, comparison: Comparison, allowance: Callable[[Comparison], float] | None
+) -> tuple[float, float]:
     """The deviation, and a bound that is only as dear as it must be."""
     size = examiner.deviation(comparison).size
     if size == 0:
         return size, 0.0
+    allowed = 0.0 if allowance is None else allowance(comparison)
+    if size <= allowed:
+        return size, allowed
     if not comparison.one_shape:
         quick = examiner.plain_bound()
         if size <= quick:
             return size, quick
-    return size, examiner.bound(comparison)
+    return size, max(allowed, examiner.bound(comparison))
 
 
 def _confirm(asked: Asked, comparison: Comparison, size: float, bound: float) -> tuple[Verdict, str]:

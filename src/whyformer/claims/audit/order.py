@@ -93,7 +93,7 @@ def permutations(examiner: Examiner, lengths: list[int]) -> Iterator[Probe]:
     for length in lengths:
         every = list(range(1, length))
         spread = every[:: max(1, length // 6)]
-        for base, batch in ((0, 1), (2, 3), (1, 2), (4, 1)):
+        for base, batch in ((0, 1), (2, 3), (1, 2)):
             if large:
                 singles = every if length <= 8 else [length // 2, length - 1]
             else:

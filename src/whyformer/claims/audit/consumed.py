@@ -95,11 +95,15 @@ def uses_cache(examiner: Examiner) -> bool:
 
 
 def uses_positions(examiner: Examiner) -> bool:
-    """Whether positions that are no shift of 0, 1, 2, ... change an output."""
+    """Whether positions whose distances are not those of 0, 1, 2, ... change an output: neighbours exchanged.
+
+    In reverse all distances would stay, and with them every bias of the distance.
+    """
     ids = short(examiner)
     time = len(ids[0])
     counted = Run((Call(ids, positions=(tuple(range(time)),)),))
-    turned = Run((Call(ids, positions=(tuple(range(time - 1, -1, -1)),)),))
+    swapped = tuple(t ^ 1 if t ^ 1 < time else t for t in range(time))
+    turned = Run((Call(ids, positions=(swapped,)),))
     pairs = tuple(((0, t), (0, t)) for t in range(time))
     return not agrees(examiner, Comparison(counted, turned, pairs))
 

@@ -42,7 +42,9 @@ def _unused(claim: str, asked: Asked) -> Finding | None:
     if not examiner.subject.traits.positions:
         return without(claim, asked, "it takes no positions")
     if not uses_positions(examiner):
-        return without(claim, asked, "positions are swallowed: given in reverse, they change no output")
+        return without(
+            claim, asked, "positions are swallowed: neighbouring ones exchanged, no output changes"
+        )
     return None
 
 

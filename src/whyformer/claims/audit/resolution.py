@@ -34,7 +34,9 @@ def _resolved(asked: Asked, generator: torch.Generator) -> Finding:
     if not subject.traits.positions:
         return without(claim, asked, "it takes no positions")
     if not uses_positions(examiner):
-        return without(claim, asked, "positions are swallowed: given in reverse, they change no output")
+        return without(
+            claim, asked, "positions are swallowed: neighbouring ones exchanged, no output changes"
+        )
     declared = asked.value or subject.traits.max_length
     wanted = int(declared or MOST)
     with subject.precision(subject.native):

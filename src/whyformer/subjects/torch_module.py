@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from whyformer.errors import UsageError
 from whyformer.finding import Value
+from whyformer.subjects.float64 import Float64, has_islands
 from whyformer.subjects.kernels import backends_of, enter_backend
 from whyformer.subjects.subject import PLAIN, Output, Settings, Subject, SubjectError, Traits
 
@@ -69,6 +70,7 @@ class TorchModule(Subject):
         self._native = floats[0] if floats else torch.float32
         self.dtype = self._native
         self._copies: dict[torch.dtype, nn.Module] = {self._native: self._given}
+        self._islands: bool | None = None
         if width is not None:
             generator = torch.Generator().manual_seed(0)
             self._table = torch.randn(SYMBOLS, width, generator=generator, dtype=torch.float64)
@@ -142,17 +144,31 @@ class TorchModule(Subject):
 
     @contextmanager
     def precision(self, dtype: torch.dtype) -> Iterator[None]:
-        """Compute on a copy of the module in another precision inside the block."""
+        """Compute on a copy of the module in another precision inside the block.
+
+        Where a short run in float64 meets float32 on its way, that is float64 too inside the block.
+        """
         if dtype not in self._copies:
             try:
                 self._copies[dtype] = copy.deepcopy(self._given).to(dtype)
             except Exception as error:
                 raise SubjectError(f"{self.name} in {dtype}", raised(error), "examine it as it is") from error
+        if dtype is torch.float64 and self._islands is None:
+            self._islands = self._has_islands()
         before, self.dtype = self.dtype, dtype
         try:
             yield
         finally:
             self.dtype = before
+
+    def _has_islands(self) -> bool:
+        x = self._sample()
+        module = self._copies[torch.float64]
+        try:
+            with torch.inference_mode():
+                return has_islands(lambda: module(x.double() if x.is_floating_point() else x))
+        except Exception:  # a module that cannot be run says so when it is called
+            return False
 
     def call(
         self,
@@ -177,6 +193,8 @@ class TorchModule(Subject):
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode())
             _enter(stack, module, settings)
+            if self.dtype is torch.float64 and self._islands:
+                stack.enter_context(Float64())
             try:
                 result = module(x, **given)
             except SubjectError:

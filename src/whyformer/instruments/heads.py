@@ -140,7 +140,7 @@ class _Scorer:
         self.rows, time = repeats.tokens.shape
         asking = torch.zeros(self.rows, time, dtype=torch.bool)
         asking[row, query] = True
-        self.asking = asking.sum(1).clamp(min=1)[:, None]
+        self.asking = asking.sum(1)[:, None]
         place = torch.arange(1, time).repeat(self.rows)
         each = torch.arange(self.rows).repeat_interleave(time - 1)
         self.dense = [torch.stack([each, place, to]) for to in (place - 1, place * 0, place)]

@@ -85,11 +85,11 @@ def from_tokens(tokens: Int[Tensor, "rows time"]) -> Repeats:
     """What repeats in given tokens.
 
     Raises:
-        UsageError: nothing does.
+        UsageError: in one of the rows, nothing does.
     """
     pairs = twins(tokens)
-    if not pairs.shape[1]:
-        raise UsageError("the tokens", "none of them comes twice", "give more of the text")
+    if len(pairs[0].unique()) < len(tokens):
+        raise UsageError("the tokens", "none of them comes twice", "give more of them")
     row, query, twin = pairs
     inside = query + 1 < tokens.shape[1]
     after = tokens[row, (query + 1).clamp(max=tokens.shape[1] - 1)]
@@ -100,7 +100,7 @@ def from_tokens(tokens: Int[Tensor, "rows time"]) -> Repeats:
 def scattered(
     rows: int, length: int, ids: Int[Tensor, " ids"], *, start: int | None, generator: torch.Generator
 ) -> Repeats:
-    """Rows where about every other piece of 2 to 16 tokens is an earlier one that comes back, once.
+    """Rows where every other piece of 2 to 16 tokens, or nearly so, is an earlier one that comes back, once.
 
     Gaps are drawn evenly on a logarithmic scale, from 2 to the context at hand, so at every context there are
     near and far twins. No token comes more than twice, and the first one not again.
@@ -139,7 +139,7 @@ def _scatter(length: int, ids: Tensor, start: int | None, generator: torch.Gener
     while at < length:
         chance, place = torch.rand(2, generator=generator).tolist()
         size = int(torch.randint(2, PIECE + 1, (), generator=generator))
-        if waiting and (chance < 0.5 or used + size > len(fresh)):
+        if waiting and (chance < 0.5 or used >= length // 2):
             gap = 2 * (at / 2) ** place
             begin, size = min(waiting, key=lambda piece: abs(at - piece[0] - gap))
             waiting.remove((begin, size))

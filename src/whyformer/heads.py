@@ -23,6 +23,7 @@ from whyformer.instruments.repeats import Repeats
 from whyformer.subjects import targets
 from whyformer.subjects.checkpoints import Checkpoint, open_checkpoint, quiet
 from whyformer.subjects.huggingface import HuggingFace
+from whyformer.subjects.torch_module import raised
 
 SEED = 31
 SCHEMA = "whyformer/heads/1"
@@ -97,7 +98,7 @@ def examine(
 
     sequences = repeats.scattered(ROWS, length, examined.ids, start=examined.start, generator=draw("rows"))
     tell("scanning")
-    found = scan(examined.model, sequences)
+    found = _scan(examined, target, sequences)
     tell("scanning without repeats")
     null = _null(examined, length, draw("null"))
     copied = copying(examined.model, sequences.tokens[0], generator=draw("copying"))
@@ -190,13 +191,24 @@ def _length(examined: Examined, length: int | None, beyond: bool) -> int:
         raise UsageError(
             f"--length {length}", "it has no room for repeats", f"try {repeats.SHORTEST} or more"
         )
-    if context is not None and length > context:
-        table = any("position" in name and "embed" in name for name, _ in examined.model.named_parameters())
-        if table or not beyond:
-            why = f"the model declares {context:,} positions"
-            mend = f"try {context:,}" if table else f"try {context:,}, or add --beyond"
-            raise UsageError(f"--length {length:,}", why, mend)
+    if context is not None and length > context and not beyond:
+        why = f"the model declares {context:,} positions"
+        raise UsageError(
+            f"--length {length:,}", why, f"try {context:,}, or add --beyond where they are computed"
+        )
     return length
+
+
+def _scan(examined: Examined, target: str, sequences: Repeats) -> Scan:
+    """The first call of the model on a whole sequence: what it raises is told in one line."""
+    try:
+        return scan(examined.model, sequences)
+    except (IndexError, RuntimeError) as error:
+        context = examined.context
+        if context is not None and sequences.length > context:
+            why = f"the model has no positions beyond its {context:,}"
+            raise UsageError(f"--length {sequences.length:,}", why, f"try {context:,}") from error
+        raise UsageError(target, raised(error), "run it by itself to see why") from error
 
 
 def _null(examined: Examined, length: int, generator: torch.Generator) -> Scan:

@@ -128,7 +128,7 @@ def test_a_scan_twice_is_the_same_and_changes_no_pattern():
     assert torch.equal(one.near, two.near)
 
 
-@pytest.mark.parametrize("family", ["llama", "bloom", "gemma2"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "bloom", "gemma2", "gpt_oss"])
 def test_scores_equal_their_definition_on_the_eager_pattern(family):
     sequences = scattered(3, 48, torch.arange(3, 96), start=1, generator=generator())
     tokens, model = sequences.tokens, decoder(family)

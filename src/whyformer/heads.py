@@ -17,7 +17,7 @@ from whyformer.errors import UsageError
 from whyformer.instruments import ablation, distance, repeats
 from whyformer.instruments.ablation import Ablation, Ablator, Head
 from whyformer.instruments.copying import copying
-from whyformer.instruments.heads import KINDS, Scan, heads_of, scan
+from whyformer.instruments.heads import KINDS, Scan, heads_of, mean_interval, scan
 from whyformer.instruments.quoting import quotations
 from whyformer.instruments.repeats import Repeats
 from whyformer.subjects import targets
@@ -119,6 +119,7 @@ def examine(
     if ablate:
         copy = _copy(examined, length, draw("copy"))
         data["ablation"], calls = _ablations(examined, found, copy, draw("random"), tell)
+        data["random"] = _random(data["ablation"])
         tell("patching keys")
         sources, aims = found.best("previous", BEST), found.best("induction", 3)
         data["compositions"] = _compositions(examined, copy, sources, aims)
@@ -270,6 +271,21 @@ def _ablations(
         tell(f"taking out {len(taken)} of {group}")
         told.append(_told(group, ablator.without(taken, mode)))
     return told, ablator.calls
+
+
+def _random(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The mean loss of the random draws, mode by mode, with its 95% interval over them."""
+    found = []
+    for mode in ("zero", "mean"):
+        rows = [row for row in told if row["group"] == "random" and row["mode"] == mode]
+        if len(rows) > 1:
+            losses = torch.tensor([row["loss"] for row in rows], dtype=torch.float64)
+            low, high = (round(max(end.item(), 0.0), 6) for end in mean_interval(losses))
+            heads, loss = len(rows[0]["heads"]), round(losses.mean().item(), 6)
+            found.append(
+                {"heads": heads, "mode": mode, "draws": len(rows), "loss": loss, "interval": [low, high]}
+            )
+    return found
 
 
 def _told(group: str, done: Ablation) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from whyformer.instruments.ablation import predictions
 from whyformer.instruments.heads import octave
 from whyformer.instruments.repeats import Repeats
 
-FEWEST = 8
+FEWEST = 16
 """A cell with fewer queries is left out: its mean says little."""
 
 

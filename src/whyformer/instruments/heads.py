@@ -62,17 +62,22 @@ class Scan:
     def interval(self, kind: str) -> Float[Tensor, "two layers heads"]:
         """A 95% interval of the mean over rows by Student's t; all of [0, 1] for a single row."""
         each = self.scores[..., KINDS.index(kind)]
-        rows, mean = len(each), each.mean(0)
-        if rows < 2:
-            return torch.stack([torch.zeros_like(mean), torch.ones_like(mean)])
-        half = each.std(0) * STUDENT[min(rows - 1, len(STUDENT)) - 1] / math.sqrt(rows)
-        return torch.stack([mean - half, mean + half]).clamp(0, 1)
+        if len(each) < 2:
+            return torch.stack([torch.zeros_like(each[0]), torch.ones_like(each[0])])
+        return torch.stack(mean_interval(each)).clamp(0, 1)
 
     def best(self, kind: str, count: int) -> list[tuple[int, int]]:
         """The (layer, head) of the highest means, best first; equal ones in their order."""
         mean = self.mean(kind).nan_to_num(-1.0)
         order = mean.flatten().argsort(descending=True, stable=True)[:count]
         return [divmod(int(at), mean.shape[1]) for at in order if mean.flatten()[at] >= 0]
+
+
+def mean_interval(values: Float[Tensor, " draws *_"]) -> tuple[Tensor, Tensor]:
+    """The 95% interval of the mean of two or more independent draws, by Student's t."""
+    draws = len(values)
+    half = values.std(0) * STUDENT[min(draws - 1, len(STUDENT)) - 1] / math.sqrt(draws)
+    return values.mean(0) - half, values.mean(0) + half
 
 
 def octave(number: Int[Tensor, " pairs"]) -> Int[Tensor, " pairs"]:
@@ -141,9 +146,6 @@ class _Scorer:
         asking = torch.zeros(self.rows, time, dtype=torch.bool)
         asking[row, query] = True
         self.asking = asking.sum(1)[:, None]
-        place = torch.arange(1, time).repeat(self.rows)
-        each = torch.arange(self.rows).repeat_interleave(time - 1)
-        self.dense = [torch.stack([each, place, to]) for to in (place - 1, place * 0, place)]
 
     def __call__(self, layer: Layer) -> None:
         into = self.table[:, layer.index]
@@ -158,8 +160,8 @@ class _Scorer:
         into[..., 0] = self._by_row(found, self.induction) / self.asking
         found = layer.probability(self.duplicate).to(self.table.dtype)
         into[..., 1] = self._by_row(found, self.duplicate) / self.asking
-        for kind, pairs in enumerate(self.dense, start=2):
-            into[..., kind] = layer.probability(pairs).unflatten(0, (self.rows, -1)).double().mean(1)
+        for kind, back in (("previous", 1), ("first", None), ("current", 0)):
+            into[..., KINDS.index(kind)] = layer.at_place(back).double().mean(-1)
         if layer.index == self.table.shape[1] - 1:
             raise EnoughError
 

@@ -203,6 +203,37 @@ def pair_probability(
     return found if hidden is None else found.masked_fill_(hidden[:, None], 0.0)
 
 
+def place_probability(
+    query: Float[Tensor, "batch heads time width"],
+    key: Float[Tensor, "batch kv keys width"],
+    normaliser: Float[Tensor, "batch heads time"],
+    scoring: Scoring,
+    back: int | None,
+) -> Float[Tensor, "batch heads later"]:
+    """What each query but the first gives to the key ``back`` (0 or 1) before it; for None, to key 0.
+
+    The same as ``pair_probability`` of those pairs; under a plain causal mask slices do, and nothing is
+    gathered.
+    """
+    batch, heads, time, _ = query.shape
+    if not scoring.causal or scoring.bias is not None:
+        places = torch.arange(1, time, device=query.device)
+        at = places.repeat(batch)
+        row = torch.arange(batch, device=query.device).repeat_interleave(time - 1)
+        pairs = torch.stack([row, at, at * 0 if back is None else at - back])
+        found = pair_probability(query, key, normaliser, scoring, pairs)
+        return found.view(batch, time - 1, heads).transpose(1, 2)
+    found = normaliser.new_empty(batch, heads, time - 1)
+    shared = query.unflatten(1, (key.shape[1], -1))
+    for first in range(1, time, PAIRS):
+        last = min(time, first + PAIRS)
+        keys = key[:, :, None, :1] if back is None else key[:, :, None, first - back : last - back]
+        score = torch.linalg.vecdot(shared[:, :, :, first:last], keys).flatten(1, 2)
+        score = scoring.capped(score * scoring.scale)
+        found[..., first - 1 : last - 1] = (score - normaliser[..., first:last]).exp()
+    return found
+
+
 def _picked(added: Tensor, row: Tensor, at: Tensor, to: Tensor) -> Float[Tensor, "pairs _"]:
     """The entries of (1 or batch, 1 or heads, time, keys) at the pairs."""
     return added[row if added.shape[0] > 1 else torch.zeros_like(row), :, at, to]

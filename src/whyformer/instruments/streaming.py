@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whyformer.errors import UsageError
-from whyformer.instruments.kernels import Scoring, attend, pair_probability
+from whyformer.instruments.kernels import Scoring, attend, pair_probability, place_probability
 from whyformer.subjects.checkpoints import transformers
 
 NAME = "whyformer"
@@ -65,6 +65,12 @@ class Layer:
         """What each wanted query gives to its key, head by head; 0 where a mask hides it."""
         row, query, key = pairs
         return self.output[row, :, query, key]
+
+    def at_place(self, back: int | None) -> Float[Tensor, "batch heads later"]:
+        """What each query but the first gives to the key ``back`` (0 or 1) before it; for None, to key 0."""
+        if back is None:
+            return self.output[:, :, 1:, 0]
+        return self.output.diagonal(-back, -2, -1)[..., 1 - back :]
 
 
 @dataclass(eq=False)
@@ -104,6 +110,10 @@ class Streamed(Layer):
     def probability(self, pairs: Pairs) -> Float[Tensor, "pairs heads"]:
         """What each wanted query gives to its key, head by head; 0 where a mask hides it."""
         return pair_probability(self.query, self.key, self.normaliser, self.scoring, pairs)
+
+    def at_place(self, back: int | None) -> Float[Tensor, "batch heads later"]:
+        """What each query but the first gives to the key ``back`` (0 or 1) before it; for None, to key 0."""
+        return place_probability(self.query, self.key, self.normaliser, self.scoring, back)
 
 
 Watcher = Callable[[Layer], Tensor | None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import mean
 from typing import Any
 
 from rich.console import RenderableType
@@ -41,7 +40,7 @@ def heads_view(data: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield picture(gap_curves(data))
     if data["ablation"]:
         yield Text.assemble(("taken out", "bold"), ("  loss on the second copy, in nats", "dim"))
-        yield ablation_table(data["ablation"])
+        yield ablation_table(data)
     if data.get("compositions"):
         yield ""
         yield Text.assemble(
@@ -120,25 +119,26 @@ def _reason(reason: str) -> str:
     return "distance and with dilution" if reason == "both" else reason
 
 
-def ablation_table(ablations: Sequence[Mapping[str, Any]]) -> Table:
+def ablation_table(data: Mapping[str, Any]) -> Table:
     """The loss by what was taken out; random draws are put together."""
     table = _table("taken out", "heads", "mode", "loss", "rise", left=1)
-    random: dict[str, list[Mapping[str, Any]]] = {}
-    for row in ablations:
-        if row.get("group") == "random":
-            random.setdefault(row["mode"], []).append(row)
-            continue
-        single = row.get("group") == "single"
-        name = _name(row["heads"][0]) if single else f"best of {row.get('group', '')}"
-        rise = row["loss"] - row["baseline"]
-        table.add_row(name, str(len(row["heads"])), row["mode"], f"{row['loss']:.2f}", f"{rise:+.2f}")
-    for mode, rows in random.items():
-        losses = [row["loss"] for row in rows]
-        rise = mean(losses) - rows[0]["baseline"]
-        name = f"random, {len(rows)} draws, {min(losses):.2f}–{max(losses):.2f}"
-        table.add_row(name, str(len(rows[0]["heads"])), mode, f"{mean(losses):.2f}", f"{rise:+.2f}")
-    table.add_row("nothing", "0", "", f"{ablations[0]['baseline']:.2f}", "")
+    baseline = data["ablation"][0]["baseline"]
+    for row in data["ablation"]:
+        if row.get("group") != "random":
+            single = row.get("group") == "single"
+            name = _name(row["heads"][0]) if single else f"best of {row.get('group', '')}"
+            _loss_row(table, name, len(row["heads"]), row, baseline)
+    for row in data.get("random", ()):
+        low, high = row["interval"]
+        name = f"random, {row['draws']} draws, 95%: {low:.2f}–{high:.2f}"
+        _loss_row(table, name, row["heads"], row, baseline)
+    table.add_row("nothing", "0", "", f"{baseline:.2f}", "")
     return table
+
+
+def _loss_row(table: Table, name: str, heads: int, row: Mapping[str, Any], baseline: float) -> None:
+    rise = f"{row['loss'] - baseline:+.2f}"
+    table.add_row(name, str(heads), row["mode"], f"{row['loss']:.2f}", rise)
 
 
 def composition_table(compositions: Sequence[Mapping[str, Any]]) -> Table:

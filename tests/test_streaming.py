@@ -115,6 +115,20 @@ def test_packed_documents_do_not_see_each_other():
         assert (pattern[..., 10:, :10] == 0).all()
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+@pytest.mark.parametrize("additive", [False, True])
+def test_a_mask_of_ones_own_is_honoured_and_a_row_that_sees_nothing_gives_nothing(family, additive):
+    ids = tokens()
+    seen = torch.ones(TIME, TIME, dtype=torch.bool).tril() & (torch.arange(TIME) != 3)
+    seen[5] = False
+    mask = seen.expand(2, 1, TIME, TIME)
+    given = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf) if additive else mask
+    found, _, _ = streamed(decoder(family), ids, attention_mask=given)
+    for pattern in found.values():
+        assert (pattern[..., ~seen] == 0).all()
+        assert torch.allclose(pattern.sum(-1)[..., seen.any(-1)], torch.ones(()), atol=1e-5)
+
+
 def test_the_model_is_left_as_it_was():
     model = decoder("llama").train()
     before = model.config._attn_implementation

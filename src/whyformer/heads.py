@@ -123,7 +123,7 @@ def examine(
         tell("patching keys")
         sources, aims = found.best("previous", BEST), found.best("induction", 3)
         data["compositions"] = _compositions(examined, copy, sources, aims)
-        forwards += calls * copy.tokens.numel() / length
+        forwards += (calls + 1 + len(sources)) * copy.tokens.numel() / length
     data["forwards"] = round(forwards, 1)
     if read is not None:
         tell("reading the text")
@@ -147,7 +147,8 @@ def load(target: str, seed: int = SEED) -> Examined:
         name = target.rpartition(":")[2]
     else:
         checkpoint = open_checkpoint(target)
-        name = Path(target).name or target
+        path = Path(target).expanduser()
+        name = path.resolve().name if path.exists() else target
     if not checkpoint.decoder:
         raise UsageError(target, f"{checkpoint.architecture} is an encoder", "name a decoder")
     heads_of(checkpoint.model)

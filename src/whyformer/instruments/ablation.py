@@ -135,8 +135,9 @@ def predictions(model: nn.Module, repeats: Repeats) -> Iterable[tuple[Tensor, Te
     rows, length = repeats.tokens.shape
     batch = max(1, TOKENS // length)
     chosen = "logits_to_keep" in inspect.signature(model.forward).parameters
+    device = next(model.parameters(), repeats.tokens).device
     for first in range(0, rows, batch):
-        part = repeats.part(slice(first, first + batch))
+        part = repeats.part(slice(first, first + batch)).to(device)
         row, query = part.copied
         kept, place = query.unique(return_inverse=True)
         with torch.inference_mode():
@@ -178,6 +179,7 @@ def compositions(
         if layer.index == last:
             raise EnoughError
 
+    repeats = repeats.to(next(model.parameters()).device)
     run(model, repeats.tokens, keep)
     found: list[Composition] = []
     for source in sources:

@@ -124,8 +124,9 @@ def scan(model: nn.Module, repeats: Repeats) -> Scan:
     count = torch.bincount(cells, minlength=int(size) ** 2).view(int(size), -1)
     paths: set[str] = set()
     batch, calls = max(1, TOKENS // length), 0
+    device = next(model.parameters(), table).device
     for first in range(0, rows, batch):
-        part = repeats.part(slice(first, first + batch))
+        part = repeats.part(slice(first, first + batch)).to(device)
         watch = run(model, part.tokens, _Scorer(part, table[first : first + batch], near, int(size)))
         paths |= watch.paths
         calls += 1
@@ -141,7 +142,9 @@ class _Scorer:
         row, query, twin = repeats.pairs
         self.duplicate = repeats.pairs
         self.induction = torch.stack([row, query, twin + 1])
-        self.cells = octave(query) * size + octave(query - twin)
+        # The tables stay where they were laid out, wherever the model is.
+        row, query, twin = (index.cpu() for index in (row, query, twin))
+        self.row, self.cells = row, octave(query) * size + octave(query - twin)
         self.rows, time = repeats.tokens.shape
         asking = torch.zeros(self.rows, time, dtype=torch.bool)
         asking[row, query] = True
@@ -153,17 +156,16 @@ class _Scorer:
             raise UsageError(
                 f"layer {layer.index}",
                 f"it has {layer.heads} heads, the config says {into.shape[1]}",
-                "report it",
+                "name another model",
             )
-        found = layer.probability(self.induction).to(self.table.dtype)
+        found = layer.probability(self.induction).to(self.table)
         self.near[layer.index].index_add_(0, self.cells, found)
-        into[..., 0] = self._by_row(found, self.induction) / self.asking
-        found = layer.probability(self.duplicate).to(self.table.dtype)
-        into[..., 1] = self._by_row(found, self.duplicate) / self.asking
+        into[..., 0] = self._by_row(found) / self.asking
+        into[..., 1] = self._by_row(layer.probability(self.duplicate).to(self.table)) / self.asking
         for kind, back in (("previous", 1), ("first", None), ("current", 0)):
             into[..., KINDS.index(kind)] = layer.at_place(back).double().mean(-1)
         if layer.index == self.table.shape[1] - 1:
             raise EnoughError
 
-    def _by_row(self, found: Tensor, pairs: Tensor) -> Float[Tensor, "rows heads"]:
-        return found.new_zeros(self.rows, found.shape[1]).index_add_(0, pairs[0], found)
+    def _by_row(self, found: Float[Tensor, "pairs heads"]) -> Float[Tensor, "rows heads"]:
+        return found.new_zeros(self.rows, found.shape[1]).index_add_(0, self.row, found)

@@ -196,11 +196,11 @@ def pair_probability(
         score = scoring.capped(score * scoring.scale)
         if scoring.bias is not None:
             score = score + _picked(scoring.bias, row, at, to)
-        if isinstance(scoring.mask, Tensor):
-            score = score + _picked(_additive(scoring.mask, query), row, at, to)
+        if isinstance(scoring.mask, Tensor) and scoring.mask.dtype != torch.bool:
+            score = score + _picked(scoring.mask, row, at, to)
         found[start : start + PAIRS] = (score - total[row, at]).exp()
     hidden = _hidden(scoring, pairs)
-    return found if hidden is None else found.masked_fill_(hidden[:, None], 0.0)
+    return found if hidden is None else found.masked_fill_(hidden, 0.0)
 
 
 def place_probability(
@@ -239,10 +239,14 @@ def _picked(added: Tensor, row: Tensor, at: Tensor, to: Tensor) -> Float[Tensor,
     return added[row if added.shape[0] > 1 else torch.zeros_like(row), :, at, to]
 
 
-def _hidden(scoring: Scoring, pairs: Tensor) -> Bool[Tensor, " pairs"] | None:
-    """The pairs that a causal mask, or one built in parts, hides."""
+def _hidden(scoring: Scoring, pairs: Tensor) -> Bool[Tensor, "pairs _"] | None:
+    """The pairs that the mask hides, for some heads or for all; a row that sees nothing gives nothing."""
+    mask = scoring.mask
     if scoring.causal:
-        return pairs[2] > pairs[1]
-    if scoring.mask is None or isinstance(scoring.mask, Tensor):
+        return (pairs[2] > pairs[1])[:, None]
+    if mask is None:
         return None
-    return ~scoring.mask.visible(pairs)
+    if not isinstance(mask, Tensor):
+        return ~mask.visible(pairs)[:, None]
+    seen = _picked(mask, *pairs)
+    return ~seen if seen.dtype == torch.bool else seen == -torch.inf

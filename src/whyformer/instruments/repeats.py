@@ -43,6 +43,10 @@ class Repeats:
         """Tokens of each row."""
         return self.tokens.shape[1]
 
+    def to(self, device: torch.device) -> Repeats:
+        """The same on a device."""
+        return Repeats(self.tokens.to(device), self.pairs.to(device), self.copied.to(device))
+
     def part(self, rows: slice) -> Repeats:
         """Some of the rows."""
         first, last, _ = rows.indices(len(self.tokens))

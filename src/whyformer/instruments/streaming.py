@@ -253,9 +253,10 @@ class Rows:
         return max(0, first + shift - self.local + 1)
 
     def visible(self, pairs: Pairs) -> Bool[Tensor, " pairs"]:
-        """Whether each pair is seen. The last answer is kept, since every layer asks the same."""
-        if self._asked and self._asked[0][0] is pairs:
-            return self._asked[0][1]
+        """Whether each pair is seen; the first two answers are kept, since every layer asks the same."""
+        for asked, seen in self._asked:
+            if asked is pairs:
+                return seen
         row, query, key = pairs
         if self.function is None:
             own = self.arguments
@@ -265,7 +266,8 @@ class Rows:
             seen = self.function(row, torch.zeros_like(row), at, to)
             if self.padding is not None:
                 seen = seen & self.padding[row, to]
-        self._asked[:] = [(pairs, seen)]
+        if len(self._asked) < 2:
+            self._asked.append((pairs, seen))
         return seen
 
 

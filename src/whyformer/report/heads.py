@@ -26,11 +26,11 @@ def heads_view(data: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield Text(f"{safe(str(subject['name']))}: {len(data['heads']):,} heads", "bold")
     yield Text(f"{rows} sequences of {data['length']:,} tokens; {data['path']}; seed {data['seed']}", "dim")
     for kind, sentence in (
-        ("induction", "attention to what followed an earlier twin"),
-        ("previous", "attention to the token before"),
+        ("induction", "to what followed an earlier twin"),
+        ("previous", "to the token before"),
     ):
         yield ""
-        yield Text.assemble((kind, "bold"), (f"  {sentence}; layers run right, heads down", "dim"))
+        yield Text.assemble((kind, "bold"), (f"  {sentence}; layers across, heads down", "dim"))
         yield picture(head_map(data["heads"], kind))
     yield Text("the best induction heads", "bold")
     yield best_table(data)

@@ -278,9 +278,10 @@ def test_falls_tell_distance_from_dilution():
         (None, torch.full((8, 8), 0.9)),
         ("distance", 0.9 * 0.5**gap),
         ("dilution", 0.9 * 0.5**context),
-        ("both", 0.9 * 0.5 ** (gap + context)),
+        ("both", 0.9 * 0.5 ** ((gap + context) / 4)),
     ):
         assert falls(value * count, count).reason == expected
+    assert falls(0.09 * 0.5**gap * count, count).reason is None  # too little to begin with
     none = falls(torch.zeros(3, 3), torch.zeros(3, 3, dtype=torch.int64))
     assert none.reason is None
     assert none.by_gap.value == ()
@@ -354,14 +355,13 @@ def test_the_known_answers_of_a_real_model():
     ablator = Ablator(model, even)
     assert ablator.baseline == pytest.approx(2.62, abs=0.4)
     best = found.best("induction", 8)
-    for heads, value in (
-        (best[:1], 5.9),
-        (best, 12.8),
-        ([(16, 0)], 9.9),
-        ([(2, 0)], 8.2),
-        ([(8, 0)], 4.7),
-        ([(17, 4)], 2.57),
-    ):
+    for heads, value in ((best[:1], 5.9), (best, 12.8), ([(16, 0)], 9.9)):
         assert ablator.without(heads).loss == pytest.approx(value, rel=0.15), heads
+    # These carry the circuit without inducing; by how much differs from row to row, for 2.0 from 3.8 to 11.9.
+    for head in ((2, 0), (8, 0)):
+        assert induction[head] < 0.1
+        assert ablator.without([head]).loss > ablator.baseline + 1, head
+    # The third by score causes nothing: score and cause differ.
+    assert ablator.without([(17, 4)]).loss == pytest.approx(ablator.baseline, abs=0.2)
     (pair,) = compositions(model, even.part(slice(0, 2)), [(16, 0)], [(17, 3)])
     assert pair.keys < 0.05 < 0.5 < pair.queries

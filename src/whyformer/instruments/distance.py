@@ -21,6 +21,8 @@ from whyformer.instruments.repeats import Repeats
 
 FEWEST = 16
 """A cell with fewer queries is left out: its mean says little."""
+LEVEL = 0.1
+"""A mean that nowhere reaches this is no routing that could fail: even attention falls as keys are added."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Falls:
 def falls(total: Float[Tensor, "contexts gaps"], count: Int[Tensor, "contexts gaps"]) -> Falls:
     """Tell distance from dilution, each while the other is held.
 
-    A curve falls where its last value is less than half of its largest.
+    A curve falls where its largest value is a tenth or more, and its last less than half of that.
 
     Args:
         total: the sum over the queries of each cell.
@@ -75,7 +77,8 @@ def falls(total: Float[Tensor, "contexts gaps"], count: Int[Tensor, "contexts ga
 
 
 def _fails(values: tuple[float, ...]) -> bool:
-    return len(values) > 1 and values[-1] < max(values) / 2
+    most = max(values, default=0.0)
+    return most >= LEVEL and values[-1] < most / 2
 
 
 def _curve(total: Float[Tensor, " octaves"], count: Int[Tensor, " octaves"]) -> Curve:

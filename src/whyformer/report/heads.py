@@ -17,6 +17,7 @@ SHADES = " ░▒▓█"
 WIDEST = 66
 """Cells that a line of the map has room for."""
 BEST = 8
+HIGH = 0.3
 
 
 def heads_view(data: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -32,7 +33,7 @@ def heads_view(data: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield ""
         yield Text.assemble((kind, "bold"), (f"  {sentence}; layers across, heads down", "dim"))
         yield picture(head_map(data["heads"], kind))
-    yield Text("the best induction heads", "bold")
+    yield Text.assemble(("the best induction heads", "bold"), (f"  {_clear(data['heads'])}", "dim"))
     yield best_table(data)
     if data.get("gaps"):
         yield ""
@@ -53,6 +54,17 @@ def heads_view(data: Mapping[str, Any]) -> Iterator[RenderableType]:
     if "forwards" in data:
         cost = f"cost: as much as {figure(data['forwards'])} forwards of {data['length']:,} tokens"
         yield Text(f"\n{cost}", "dim")
+
+
+def _clear(heads: Sequence[Mapping[str, Any]]) -> str:
+    """How many heads match by more than sequences without repeats explain."""
+    clear = [
+        head["interval"]["induction"][0] > head["null"]["interval"]["induction"][1]
+        for head in heads
+        if "interval" in head
+    ]
+    high = sum(head["induction"] >= HIGH for head in heads)
+    return f"{high} above {HIGH:g}; intervals clear of the null: {sum(clear)} of {len(heads)}"
 
 
 def head_map(heads: Sequence[Mapping[str, Any]], kind: str) -> Text:

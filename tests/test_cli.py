@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from whyformer import cli
 from whyformer.claims import CLAIM_IDS
-from whyformer.cli import main
+from whyformer.lab import own_input
 
 COMMAND = [sys.executable, "-m", "whyformer"]
 
@@ -70,7 +71,7 @@ def here(monkeypatch, capsys):
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["whyformer", *arguments])
         with pytest.raises(SystemExit) as left:
-            main()
+            cli.main()
         return left.value.code, *capsys.readouterr()
 
     return call
@@ -97,6 +98,10 @@ def test_an_unusable_call_ends_its_process_with_2(tmp_path):
     for arguments in (["lab", "--seed", "-1"], ["lab", "--text", "missing.txt"]):
         done = whyformer(*arguments, cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_the_context_is_that_of_the_circuit():
+    assert cli.CONTEXT == own_input.CONTEXT
 
 
 def test_an_own_sequence_is_read_and_reported(tmp_path):

@@ -285,8 +285,8 @@ def _totals(reading: Reading) -> list[tuple[str, str | Text]]:
         ("input", f"{tokens.source}: {reading.length:,} {tokens.unit}s, {tokens.vocabulary:,} symbols"),
         (
             "twins",
-            f"{share(twins, reading.judged)} tokens that another follows had an earlier twin among the "
-            f"{reading.context:,} before them",
+            f"of the tokens that another follows, {share(twins, reading.judged)} had an earlier twin among "
+            f"the {reading.context:,} before them",
         ),
     ]
     if twins:

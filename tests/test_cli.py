@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -182,8 +183,8 @@ def test_no_line_is_wider_than_80_columns(columns, here, monkeypatch):
 
 def test_every_command_of_the_readme_runs(tmp_path):
     readme = Path(__file__).parent.parent / "README.md"
-    blocks = readme.read_text(encoding="utf-8").split("```console\n")[1:]
-    lines = [line.removeprefix("$ ") for block in blocks for line in block.split("```")[0].splitlines()]
+    blocks = re.findall(r"^```\w*\n(.*?)^```", readme.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
     commands = [line for line in lines if line.split(" ")[0] == "whyformer"]
     assert commands
     (tmp_path / "README.md").write_bytes(readme.read_bytes())

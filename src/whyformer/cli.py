@@ -223,7 +223,12 @@ def claims(
         from whyformer.lab import listing
 
         if claim is None:
-            told = listing.all_claims(registry.catalogue())
+            told = listing.all_claims(
+                {
+                    "Proved by the lab": registry.catalogue(),
+                    "Tried by the audit on any model": registry.audit_catalogue(),
+                }
+            )
         else:
             told = listing.one_claim(registry.find(claim))
     _show(told)

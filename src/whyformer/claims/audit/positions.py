@@ -195,7 +195,9 @@ def _given(asked: Asked) -> Finding:
         return _both(examiner, sizes, changed, origin)
 
     allowance, allowed = float32_angles(examiner, length)
-    left = traits.mask and length > 2 and (traits.cache or not sees_later(examiner)) and uses_mask(examiner)
+    # Whatever sees both ways is padded on the right, and may count columns.
+    left = traits.mask and traits.left_padding and length > 2 and uses_mask(examiner)
+    left = left and (traits.cache or not sees_later(examiner))
 
     def probes() -> Iterator[Probe]:
         least = {"batch": 1, "length": 1, "first": 1, "pads": 1 if left else 0}

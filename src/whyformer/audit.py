@@ -224,9 +224,17 @@ def _run_once(examiner: Examiner) -> None:
         top = torch.full((1, 2), subject.traits.vocabulary - 1, dtype=torch.int64)
         subject.call(top)
     except SubjectError as error:
-        raise UsageError(error.what, error.why, error.mend) from error
+        raise UsageError(error.what, error.why, _mend(subject, error)) from error
     if not bool(y.isfinite().all()):
         raise UsageError(subject.name, "it returns NaN or infinity on an ordinary input", "mend it first")
+
+
+def _mend(subject: Subject, error: SubjectError) -> str:
+    """What to try where the very first call fails: the other kind of input is the likeliest slip."""
+    told = subject.describe()
+    if told.get("width"):
+        return "if it reads tokens, say --tokens V"
+    return f"check that it reads {told['tokens']} tokens" if told.get("tokens") else error.mend
 
 
 def _raised(question: Question, error: SubjectError) -> Finding:

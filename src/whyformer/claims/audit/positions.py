@@ -211,7 +211,30 @@ def _given(asked: Asked) -> Finding:
     counted = "" if origin == 0 else f", counted from {origin} as it counts"
     told = f"positions left out, and given{counted}, {{n}} ways: {'padded on the left, ' if left else ''}"
     told += "with the cache, and in one call" if traits.cache else "in one call"
-    return settle("order.positions", asked, probes(), told, allowance=allowance, allowed=allowed)
+    found = settle("order.positions", asked, probes(), told, allowance=allowance, allowed=allowed)
+    if found.verdict is Verdict.HOLDS:
+        ways = {"under a mask of ones": {"mask": 1}} if traits.mask else {}
+        if traits.cache and length > 4:
+            ways["in steps with the cache"] = {"first": length - 4, "chunk": 1}
+        for words, way in ways.items():
+            if _swallowed(examiner, build({**plain, **way}, ())):
+                why = f"positions are used, but swallowed {words}, where to give them says nothing"
+                return found.but(verdict=Verdict.INCONCLUSIVE, strength=None, reason=why)
+    return found
+
+
+def _swallowed(examiner: Examiner, comparison: Comparison | None) -> bool:
+    """Whether neighbouring positions of the later calls, or of the only one, can be exchanged unnoticed."""
+    if comparison is None:
+        return False
+    run = comparison.right
+    first, *later = run.calls
+    kept, moved = ((first,), later) if later else ((), [first])
+    at = [place for call in moved for place in (call.positions or ((),))[0]]
+    swapped = iter(at[t ^ 1 if t ^ 1 < len(at) else t] for t in range(len(at)))
+    calls = tuple(Call(c.ids, c.mask, (tuple(next(swapped) for _ in c.ids[0]),)) for c in moved)
+    other = Run((*kept, *calls), run.cached, run.settings)
+    return agrees(examiner, Comparison(run, other, comparison.pairs))
 
 
 def _fits(examiner: Examiner, comparison: Comparison | None) -> bool:

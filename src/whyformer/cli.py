@@ -170,8 +170,8 @@ def audit(
         check_writable(json)
 
     with _importing():
-        from whyformer.audit import PartialReportError
-        from whyformer.audit import audit as examine
+        from whyformer.auditing import PartialReportError
+        from whyformer.auditing import audit as examine
 
     failure: WhyformerError | None = None
     try:
@@ -207,7 +207,7 @@ def replay(
 
     told = read_report(report)
     with _importing():
-        from whyformer.audit import replay as run_again
+        from whyformer.auditing import replay as run_again
     met = run_again(told)
     _show(replay_view(met))
     return 1 if any(again > (finding["bound"] or 0) for finding, again in met) else 0

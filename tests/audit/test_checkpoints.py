@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from shrunken import built
 
-from whyformer.audit import audit, replay
+from whyformer.auditing import audit, replay
 from whyformer.errors import MissingExtraError, UsageError
 from whyformer.report.schema import as_dict
 from whyformer.subjects import checkpoints

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import torch
 
 from whyformer import audit, cli
 from whyformer.errors import UsageError
@@ -186,4 +187,15 @@ assert "torch" in sys.modules
 """
     subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)
     with pytest.raises(UsageError, match="tokens"):
-        audit(__import__("torch").nn.Identity())
+        audit(torch.nn.Identity())
+
+
+def test_a_model_of_transformers_is_examined_as_a_checkpoint_is():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=32, max_position_embeddings=64, **small))
+    report = audit(model, claims=["routing.cache", "routing.causal"])
+    assert report.subject["kind"] == "checkpoint"
+    assert [f.verdict for f in report.findings] == ["holds", "holds"]

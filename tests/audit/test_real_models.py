@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from models import minilm, smollm2
-from whyformer.audit import audit
+from whyformer.auditing import audit
 from whyformer.finding import Verdict
 from whyformer.subjects.checkpoints import open_checkpoint
 
@@ -23,7 +23,7 @@ MEASURED = """
 import json, sys
 from pathlib import Path
 import torch
-from whyformer.audit import audit
+from whyformer.auditing import audit
 from whyformer.report.schema import as_dict
 from whyformer.subjects.targets import load
 

@@ -17,8 +17,7 @@ from whyformer.errors import UsageError, WhyformerError
 from whyformer.finding import Finding, Report, Value, Verdict, overall
 from whyformer.instruments.agreement import Comparison, Examiner
 from whyformer.subjects.subject import Subject, SubjectError
-from whyformer.subjects.targets import load
-from whyformer.subjects.torch_module import TorchModule
+from whyformer.subjects.targets import load, subject_of
 
 SEED = 31
 LENGTH = {False: 24, True: 64}
@@ -78,7 +77,7 @@ def audit(
     if isinstance(subject, str):
         subject = load(subject, tokens=tokens, width=width, seed=seed)
     elif isinstance(subject, nn.Module):
-        subject = TorchModule(subject, tokens=tokens, width=width)
+        subject = subject_of(subject, tokens=tokens, width=width)
     questions = _questions(subject, wanted)
     examiner = Examiner(subject, _length(subject, length), seed)
     findings: list[Finding] = []

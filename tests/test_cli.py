@@ -188,7 +188,8 @@ def test_every_command_of_the_readme_runs(tmp_path):
     lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
     commands = [line for line in lines if line.split(" ")[0] == "whyformer"]
     assert commands
-    exits = [re.sub(r"(.*?)\s+# exits (\d)$", r"{ \1 || test $? = \2; }", command) for command in commands]
+    strict = r"if \1; then false; else test $? = \2; fi"
+    exits = [re.sub(r"(.*?)\s+# exits (\d)$", strict, command) for command in commands]
     (tmp_path / "README.md").write_bytes(readme.read_bytes())
     (tmp_path / "examples").symlink_to(root / "examples")
     shell = f'set -e; whyformer() {{ "{sys.executable}" -m whyformer "$@" > /dev/null; }}\n'

@@ -106,7 +106,7 @@ class TorchModule(Subject):
         if {"past_key_values", "use_cache"} <= names:
             for claim in ("routing.cache", "routing.chunks"):
                 promises[claim] = (None, "past_key_values in the signature")
-        padded = [m.padding_idx for m in self._given.modules() if isinstance(m, nn.Embedding)]
+        padded = [_pad_of(part) for part in self._given.modules()]
         special = {0, 1, 2, (self._tokens or 1) - 1} | {p for p in padded if p is not None}
         plain = self._tokens is not None
         return Traits(
@@ -303,6 +303,15 @@ def _enter(stack: ExitStack, module: nn.Module, settings: Settings) -> None:
         stack.enter_context(_training(module))
     if settings.backend is not None:
         enter_backend(stack, module, settings.backend)
+
+
+def _pad_of(part: nn.Module) -> int | None:
+    """The id that a module tells its padding by, where it names one."""
+    for name in ("padding_idx", "pad_token_id", "pad_id", "pad_idx", "pad"):
+        found = getattr(part, name, None)
+        if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
+            return found
+    return None
 
 
 def _is_switch(parameter: inspect.Parameter) -> bool:

@@ -198,3 +198,15 @@ def test_sinusoids_through_the_identity_still_see_a_shift_by_their_tokens():
 def test_rotary_in_float32_angles_is_seen_in_float64():
     layer = Attention(16, 2, rotary=1e4, angle_dtype=torch.float32, generator=generator())
     assert tried("order.rotary-shift", layer).verdict is Verdict.REFUTED
+
+
+def test_positions_that_come_in_by_the_values_are_seen():
+    # The scores are rotary and do not change; the values are turned as well, and the outputs change.
+    class ValuesTurned(Attention):
+        def forward(self, x, position_ids=None):
+            values = self.turn(self.split(self.v(x)), position_ids)
+            return self.o(self.merge(self.weights(x, position_ids) @ values))
+
+    finding = tried("order.rotary-shift", ValuesTurned(16, 2, rotary=1e4, generator=generator()))
+    assert finding.verdict is Verdict.REFUTED
+    assert abs(finding.counterexample["output"] - finding.counterexample["shifted"]) == finding.measured > 0.1

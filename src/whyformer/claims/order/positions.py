@@ -282,7 +282,7 @@ FAR = (1, 7, 100, 1000)
 
 def _shift_unseen(subject: Attention | Placed, generator: torch.Generator) -> Finding:
     x, ids, layer = draw(generator, 1, TIME, WIDTH), torch.arange(TIME), _layer(subject)
-    tried = []
+    tried, told = [], f"shifts by {', '.join(map(str, FAR))}"
     with torch.no_grad():
         before, _ = _scores(subject, x, ids)
         placed = subject.placed(x, ids) if isinstance(subject, Placed) else x
@@ -297,14 +297,38 @@ def _shift_unseen(subject: Attention | Placed, generator: torch.Generator) -> Fi
             most,
             bound,
             f"T4 at shift {shift} for {TIME} tokens, angles and vectors in float64",
-            f"shifts by {', '.join(map(str, FAR))} change a score by at most {most:.1e}, at {shift}",
+            f"{told} change a score by at most {most:.1e}, at {shift}",
             _place((after - before).abs(), shift, before, after) | {"input": x[0].tolist()},
         )
-        if result.verdict is not Verdict.HOLDS:
-            return result
+        outputs = _outputs_shifted(subject, x, ids)
+        for verdict in (Verdict.REFUTED, Verdict.INCONCLUSIVE):
+            for found in (result, outputs):
+                if found.verdict is verdict:
+                    return found
         few = draw(generator, 5, WIDTH)
         group = symmetry.group(subject, few, twice(subject, few[None]))
-    return result.but(reason=f"{result.reason}; of 120 permutations of 5 positions, {group.order} commutes")
+    return result.but(
+        reason=f"{result.reason}, and an output by {outputs.measured:.1e} (T1 explains {outputs.bound:.1e}); "
+        f"of 120 permutations of 5 positions, {group.order} commutes"
+    )
+
+
+def _outputs_shifted(subject: Attention | Placed, x: Tensor, ids: Tensor) -> Finding:
+    """The outputs at shifted positions against those from 0: positions may come in beside the scores."""
+    before, stray = subject(x, ids), float(rounding.forward(subject, x, None, ids).max())
+    tried = []
+    for shift in FAR:
+        apart = (subject(x, ids + shift) - before).abs()
+        bound = stray + float(rounding.forward(subject, x, None, ids + shift).max())
+        tried.append((float(apart.max()), bound, shift, apart))
+    most, bound, shift, apart = max(tried, key=lambda one: one[0] / one[1])
+    _, at, coordinate = (int(i) for i in torch.unravel_index(apart.argmax(), apart.shape))
+    where = {"shift": shift, "position": at, "coordinate": coordinate, "input": x[0].tolist()}
+    values = {"output": float(before[0, at, coordinate])}
+    values["shifted"] = float(subject(x, ids + shift)[0, at, coordinate])
+    reason = f"a shift by {shift} changes an output by {most:.2g}"
+    bound_from = f"T1 for the outputs at positions from 0 and from {shift}, in float64"
+    return equal("order.rotary-shift", most, bound, bound_from, reason, where | values)
 
 
 ROTARY_SHIFT = Claim(
@@ -318,8 +342,9 @@ Order is seen all the same: R_(j−i) and R_(i−j) differ, so for generic weigh
 commutes, and the only permutation left is the identity.
 This is exact arithmetic. An angle pω is a product, rounded by u·pω: in float64 nothing at p = 1,000,
 but in bfloat16 u = 2⁻⁸, and the numbers beyond 256 are not even all there. The refuter's scores change.""",
-    instrument="the scores of 12 tokens at positions shifted by up to 1,000, every pair, in float64",
-    rule="holds where no score changes by more than T4; refuted where one changes clearly more",
+    instrument="scores and outputs of 12 tokens at positions shifted by up to 1,000, every pair, in float64",
+    rule="holds where no score changes by more than T4 and no output by more than T1; refuted where one "
+    "changes clearly more",
     scope="2 heads, 12 tokens, shifts of 1, 7, 100 and 1,000, a drawn input; by the proof, all of them",
     breaks="rotary angles computed in bfloat16 (learned absolute positions are refuted as well)",
     source="Su et al., RoFormer (2021): relative position by rotation (abstract read)",

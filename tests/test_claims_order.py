@@ -114,7 +114,7 @@ def test_a_prediction_that_is_too_small_is_caught_as_well():
     finding = tried("order.bias-automorphisms", {"unmasked": layer})
     assert finding.verdict is Verdict.REFUTED
     assert finding.measured == 119
-    assert finding.counterexample["automorphism"] is False
+    assert finding.counterexample["predicted"] is False
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -210,3 +210,48 @@ def test_positions_that_come_in_by_the_values_are_seen():
     finding = tried("order.rotary-shift", ValuesTurned(16, 2, rotary=1e4, generator=generator()))
     assert finding.verdict is Verdict.REFUTED
     assert abs(finding.counterexample["output"] - finding.counterexample["shifted"]) == finding.measured > 0.1
+
+
+def tiny(module, factor=1e-13):
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.mul_(factor)
+    return module
+
+
+def test_rows_that_differ_by_less_than_rounding_are_not_called_equal():
+    rows = torch.ones(6, 16, dtype=torch.float64) + 1e-13 * torch.arange(6)[:, None]
+    model = placed.Placed(Attention(16, 2, generator=generator()), rows)
+    finding = tried("order.learned-rows", {"nearly equal": model})
+    assert finding.verdict is Verdict.INCONCLUSIVE
+    assert "are not decided" in finding.reason
+
+
+def test_a_table_that_is_not_added_is_caught():
+    class Forgotten(placed.Placed):
+        def placed(self, x, position_ids=None):
+            return x
+
+    model = Forgotten(Attention(16, 2, generator=generator()), positions.learned(6, 16, generator(1)))
+    finding = tried("order.learned-rows", {"forgotten": model})
+    assert finding.verdict is Verdict.REFUTED
+    assert finding.measured == 719
+
+
+def test_a_bias_below_rounding_is_not_called_a_symmetry():
+    faint = biases.key_only(1e-15 * torch.arange(5))
+    finding = tried(
+        "order.bias-automorphisms", {"faint": Attention(16, 2, bias=faint, generator=generator())}
+    )
+    assert finding.verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_mask_below_rounding_is_not_called_a_symmetry():
+    stack = tiny(Stack(4, 1, 2, bias=biases.causal, mlp=False, generator=generator()))
+    assert tried("order.causal-mask", stack).verdict is Verdict.INCONCLUSIVE
+
+
+def test_sinusoids_below_rounding_are_not_called_blind_to_a_shift():
+    table = 1e-15 * positions.sinusoidal(19, 16)
+    model = placed.Placed(Attention(16, 2, generator=generator()), table)
+    assert tried("order.sinusoid-shift", model).verdict is Verdict.INCONCLUSIVE

@@ -1,16 +1,23 @@
-"""What the claims about order share: the bound for a module, the witness, and the verdict on one figure."""
+"""What the claims about order share: the bound for a module, the witness, and the verdicts.
+
+A violation that is seen refutes. That nothing is seen refutes nothing by itself, for rounding hides what is
+small: a permutation *seen to commute* counts against a prediction only where it can be said that it would
+have been seen to break, or that it commutes exactly.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from whyformer.finding import Finding, Strength, Verdict
-from whyformer.instruments import rounding
+from whyformer.instruments import rounding, symmetry
 
 TWICE = "T1, carried through the module at this input in float64, for two evaluations"
 
@@ -64,3 +71,70 @@ def equal(
     if measured > rounding.CLEAR * bound:
         return found.but(verdict=Verdict.REFUTED, counterexample=counterexample)
     return found
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Which permutations a map is said to commute with, and what is known of the others.
+
+    Attributes:
+        name: of the map.
+        map: from (batch, time, width) to the same.
+        x: a drawn input, (time, width).
+        commutes: what is predicted of each of ``symmetry.permutations(time)``.
+        effect: how far each would deviate at ``x`` if the mathematics of the claim described the map.
+        exact: the permutations that are known to commute exactly, by the map's own numbers.
+        told: what a witness says beside the input and the permutation.
+    """
+
+    name: str
+    map: nn.Module
+    x: Float[Tensor, "time width"]
+    commutes: Bool[Tensor, " count"]
+    effect: Float[Tensor, " count"]
+    exact: Bool[Tensor, " count"]
+    told: Mapping[str, Any]
+
+
+def as_predicted(claim: str, predictions: Iterable[Prediction]) -> Finding:
+    """Every permutation against what is predicted of it; measured is the number of wrong predictions.
+
+    It is refuted where a permutation breaks that should commute, and where one commutes that should break, if
+    it commutes exactly or would by the claim have deviated clearly. One that should break and is seen to
+    commute, but would deviate by no more than rounding, decides nothing.
+    """
+    wrong = undecided = tried = 0
+    inside, outside, bound, orders, first = 0.0, math.inf, 0.0, [], None
+    for each in predictions:
+        explained = twice(each.map, each.x[None])
+        found = symmetry.group(each.map, each.x, explained)
+        hidden = ~each.exact & ~(each.effect > rounding.CLEAR * explained)
+        differs = torch.where(each.commutes, found.breaks, found.commutes & ~hidden)
+        agrees = torch.where(each.commutes, found.commutes, found.breaks)
+        wrong, bound = wrong + int(differs.sum()), max(bound, explained)
+        undecided, tried = undecided + int((~differs & ~agrees).sum()), tried + len(differs)
+        inside = max(inside, float(found.deviations[each.commutes].max()))
+        if not each.commutes.all():
+            outside = min(outside, float(found.deviations[~each.commutes].min()))
+        orders.append(f"{each.name} {found.order}")
+        if first is None and differs.any():
+            at = int(differs.nonzero()[0])
+            says = {"predicted": bool(each.commutes[at]), "commutes": bool(found.commutes[at])}
+            first = {**each.told, **says} | witness(each.map, each.x, found.permutations[at])
+    reason = (
+        f"{tried - wrong - undecided:,} of {tried:,} permutations as predicted: {', '.join(orders)} commute"
+    )
+    reason += f"; those that should deviate by at most {inside:.1e}, others by at least {outside:.1e}"
+    if undecided:
+        reason += f"; {undecided:,} are not decided"
+    result = Finding(
+        claim=claim,
+        verdict=Verdict.INCONCLUSIVE,
+        measured=wrong,
+        bound=0,
+        bound_from=f"the prediction is exact; to commute is to deviate by at most {bound:.1e}, {TWICE}",
+        reason=reason,
+    )
+    if first is not None:
+        return result.but(verdict=Verdict.REFUTED, counterexample=first)
+    return result if undecided else result.but(verdict=Verdict.HOLDS, strength=Strength.PROVED)

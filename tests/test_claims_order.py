@@ -10,6 +10,7 @@ from torch import nn
 from whyformer.claims.claim import generator_for, prove
 from whyformer.claims.order import blindness, masks
 from whyformer.claims.order import positions as placed
+from whyformer.claims.order.judging import PLANTED
 from whyformer.finding import Strength, Verdict
 from whyformer.subjects import biases, positions
 from whyformer.subjects.mechanisms import Attention, Stack
@@ -255,3 +256,19 @@ def test_sinusoids_below_rounding_are_not_called_blind_to_a_shift():
     table = 1e-15 * positions.sinusoidal(19, 16)
     model = placed.Placed(Attention(16, 2, generator=generator()), table)
     assert tried("order.sinusoid-shift", model).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("size", [PLANTED, 1e-10, 1e-8])
+def test_a_code_far_below_t1_is_not_called_nothing(size, seed):
+    def stack(n, width, bias=None):
+        code = size * positions.sinusoidal(n, width)
+        return Stack(width, 2, 2, bias=bias, positions=code, generator=generator(seed))
+
+    for claim_id, subject in (
+        ("order.equivariance", stack(7, 4)),
+        ("order.bag-of-words", blindness.Pooled(stack(6, 8))),
+        ("order.repeated-token", stack(24, 8, biases.causal)),
+    ):
+        finding = tried(claim_id, subject)
+        assert finding.verdict in (Verdict.INCONCLUSIVE, Verdict.REFUTED), claim_id

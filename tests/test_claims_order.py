@@ -174,6 +174,22 @@ def test_sinusoids_of_another_base_are_not_called_a_failure(base):
     assert finding.verdict is Verdict.INCONCLUSIVE  # turned by other angles, yet by one linear map
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        torch.tensor([2.0, 1.0]).repeat(32).double(),
+        0.999 ** torch.arange(1000, dtype=torch.float64)[:, None],
+        torch.tensor([1 + 1e-6, 1.0], dtype=torch.float64).repeat(32),
+    ],
+    ids=["ellipses", "damped", "nearly circles"],
+)
+def test_a_linear_map_that_changes_lengths_is_not_orthogonal(fault):
+    finding = tried("order.sinusoid-rotation", positions.sinusoidal(1000, 64) * fault)
+    assert finding.verdict is Verdict.REFUTED
+    before, later = finding.counterexample["product"], finding.counterexample["product_later"]
+    assert abs(before - later) == finding.measured
+
+
 def test_a_slightly_bent_code_is_caught():
     code = positions.sinusoidal(1000, 64)
     code[500] += 1e-6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
@@ -81,7 +82,7 @@ def _automorphic(subject: Mapping[str, Attention], generator: torch.Generator) -
             x = draw(generator, RING, WIDTH)
             expected = symmetry.automorphisms(layer.bias, RING)
             nothing = torch.zeros_like(expected)
-            yield Prediction(name, layer, x, expected, _effect(layer, x), nothing, {"bias": name})
+            yield Prediction(name, layer, x, expected, partial(_effect, layer, x), nothing, {"bias": name})
 
     with torch.no_grad():
         return as_predicted("order.bias-automorphisms", predictions())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -73,18 +74,24 @@ def _unread_swaps(model: Placed) -> Bool[Tensor, " count"]:
     return (changed @ looked.to(rows.dtype).mT == 0).flatten(1).all(-1)
 
 
+def _rows_effect(model: Placed, x: Float[Tensor, "n width"]) -> Float[Tensor, " count"]:
+    """How far each permutation deviates by changing the rows alone: g(πx + P) against g(πx + πP)."""
+    orders = symmetry.permutations(ROWS)
+    apart = model.attention(x[orders] + model.table) - model.attention(x[orders] + model.table[orders])
+    return apart.abs().flatten(1).amax(-1)
+
+
 def _swaps(subject: Mapping[str, Placed], generator: torch.Generator) -> Finding:
     orders = symmetry.permutations(ROWS)
 
     def predictions() -> Iterator[Prediction]:
         for name, model in subject.items():
-            x, rows = draw(generator, ROWS, WIDTH), model.table[orders]
-            expected = (rows == model.table).flatten(1).all(-1)
-            # f(πx) = g(πx + P) against πf(x) = g(πx + πP), g the layer without positions.
-            apart = model.attention(x[orders] + model.table) - model.attention(x[orders] + rows)
-            effect = apart.abs().flatten(1).amax(-1)
+            x = draw(generator, ROWS, WIDTH)
+            expected = (model.table[orders] == model.table).flatten(1).all(-1)
             told = {"rows": name, "table": model.table.tolist()}
-            yield Prediction(name, model, x, expected, effect, _unread_swaps(model), told)
+            yield Prediction(
+                name, model, x, expected, partial(_rows_effect, model, x), _unread_swaps(model), told
+            )
 
     with torch.no_grad():
         return as_predicted("order.learned-rows", predictions())
@@ -170,12 +177,41 @@ def _one_map(subject: Float[Tensor, "n width"], generator: torch.Generator) -> F
         key=lambda one: one[0],
     )
     if fitted <= rounding.CLEAR * bound:
-        return result
+        return _isometry(result, subject, bound)
     at = int(miss.norm(dim=-1).argmax())
     there = subject[shift:][at]
     where = {"shift": shift, "position": at, "fitted": (there + miss[at]).tolist(), "code": there.tolist()}
     reason = f"the best of all linear maps misses by {fitted:.2f}, root mean square, at shift {shift}"
     return result.but(verdict=Verdict.REFUTED, measured=fitted, reason=reason, counterexample=where)
+
+
+def _isometry(result: Finding, code: Float[Tensor, "n width"], bound: float) -> Finding:
+    """A linear map moves the code: refuted where none that does is orthogonal, for products p·q change.
+
+    Rows within ``bound`` of R p and R q, coordinate by coordinate, have a product within 2√d·bound·‖p‖ and
+    what two dot products are rounded by.
+    """
+    length, width = float(code.norm(dim=-1).max()), code.shape[1]
+    limit = 2 * width**0.5 * bound * length + 2 * rounding.gamma(width, code.dtype) * length**2
+    gram = code @ code.mT
+    most, shift, apart = max(
+        ((float(apart.max()), k, apart) for k in SHIFTS for apart in [(gram[k:, k:] - gram[:-k, :-k]).abs()]),
+        key=lambda one: one[0],
+    )
+    if most <= rounding.CLEAR * limit:
+        return result
+    p, q = divmod(int(apart.argmax()), len(apart))
+    where = {"shift": shift, "positions": [p, q], "product": float(gram[p, q])}
+    where["product_later"] = float(gram[p + shift, q + shift])
+    reason = f"a linear map fits, but not an orthogonal one: products of two positions change by {most:.2g}, "
+    return result.but(
+        verdict=Verdict.REFUTED,
+        measured=most,
+        bound=limit,
+        bound_from="T3 in both rows of a product, and its rounding",
+        reason=f"{reason}at shift {shift}",
+        counterexample=where,
+    )
 
 
 SINUSOID_ROTATION = Claim(
@@ -191,7 +227,8 @@ on their distance alone: PE(p)·PE(q) = Σ cos (p − q)ω.
 The check must have many more positions than coordinates: any n − k ≤ d rows in general position are mapped
 onto any others by some matrix. It takes 1,000 positions of 64 coordinates.""",
     instrument="the largest |R_k PE(p) − PE(p + k)| of 1,000 positions; the best linear fit; in float64",
-    rule="holds where R_k is within T3; refuted where even the best linear map is clearly beyond it",
+    rule="holds where R_k is within T3; refuted where even the best linear map is clearly beyond it, or "
+    "where products PE(p)·PE(q) change clearly with a shift, as no orthogonal map lets them",
     scope="1,000 positions, 64 coordinates, shifts of 1, 7, 100 and 500; by the proof, all of them",
     breaks="a learned code: no linear map moves it",
     source="Vaswani et al., Attention Is All You Need (2017), section 3.5: it is linear (passage read)",

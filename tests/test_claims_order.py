@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from whyformer.claims.claim import generator_for, prove
+from whyformer.claims.judging import PLANTED
 from whyformer.claims.order import blindness, masks
 from whyformer.claims.order import positions as placed
-from whyformer.claims.order.judging import PLANTED
 from whyformer.finding import Strength, Verdict
 from whyformer.subjects import biases, positions
 from whyformer.subjects.mechanisms import Attention, Stack

@@ -1,4 +1,4 @@
-"""Induction by hand: two layers that complete [.. A B .. A] with B.
+"""Induction by hand: two layers that complete [.. A B .. A] with B, by the most recent A.
 
 Axes: batch, time (tokens), keys (what a head may look at), width (coordinates of a code).
 

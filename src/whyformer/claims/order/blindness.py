@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from whyformer.claims.claim import Claim
-from whyformer.claims.order.judging import PLANTED, TWICE, draw, equal, lowered, twice, witness
+from whyformer.claims.judging import PLANTED, TWICE, draw, equal, lowered, twice, witness
 from whyformer.finding import Finding
 from whyformer.instruments import rounding, symmetry
 from whyformer.subjects import positions
@@ -125,7 +127,7 @@ def _bag(subject: nn.Module, generator: torch.Generator) -> Finding:
             low = max(low, float((in_float32 - in_float32[0]).abs().max()))
             bound = max(bound, twice(subject, table[ids][None]))
             worst, tried = int(apart.argmax()), tried + len(orders)
-            if float(apart[worst]) > most:
+            if not (math.isnan(most) or float(apart[worst]) <= most):
                 most = float(apart[worst])
                 other = " ".join(words[i] for i in ids[orders[worst]])
                 one, two = read[0].tolist(), read[worst].tolist()

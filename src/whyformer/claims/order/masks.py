@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from whyformer.claims.claim import Claim
-from whyformer.claims.order.judging import (
+from whyformer.claims.judging import (
     PLANTED,
     TWICE,
     Prediction,
@@ -270,9 +270,10 @@ MIRROR = 6
 
 
 def _toeplitz(subject: Mapping[str, Bias], generator: torch.Generator) -> Finding:
-    wrong, first, orders = 0, None, []
+    wrong, lost, first, orders = 0, False, None, []
     for name, bias in subject.items():
         table = bias(SPAN)
+        lost |= bool(table.isnan().any())
         here, later = table[:, :-1, :-1], table[:, 1:, 1:]
         wrong += int((here != later).sum())
         orders.append(f"{name} {int(symmetry.automorphisms(bias, MIRROR).sum())}")
@@ -289,6 +290,8 @@ def _toeplitz(subject: Mapping[str, Bias], generator: torch.Generator) -> Findin
         reason=f"{wrong:,} pairs of {SPAN} positions differ from the pair one later; of all permutations of "
         f"{MIRROR} positions, these are ignored: {', '.join(orders)}",
     )
+    if lost:
+        return result.but(reason="a bias has entries that are no numbers")
     if first is not None:
         return result.but(verdict=Verdict.REFUTED, counterexample=first)
     return result.but(verdict=Verdict.HOLDS, strength=Strength.PROVED)

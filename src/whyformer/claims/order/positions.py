@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from whyformer.claims.claim import Claim
-from whyformer.claims.order.judging import Prediction, as_predicted, draw, equal, finite, twice
+from whyformer.claims.judging import Prediction, as_predicted, draw, equal, finite, twice
 from whyformer.finding import Finding, Strength, Verdict
 from whyformer.instruments import rounding, symmetry
 from whyformer.subjects import positions
@@ -163,7 +163,7 @@ def _one_map(subject: Float[Tensor, "n width"], generator: torch.Generator) -> F
     result = Finding(
         claim="order.sinusoid-rotation",
         verdict=Verdict.INCONCLUSIVE,
-        measured=apart,
+        measured=finite(apart),
         bound=bound,
         bound_from=f"T3 at {n} positions and shifts up to {max(SHIFTS)}, in float64",
         reason=f"turned by R_k, {n} positions land within {apart:.1e} of those k later (k = "
@@ -171,6 +171,8 @@ def _one_map(subject: Float[Tensor, "n width"], generator: torch.Generator) -> F
     )
     if max(apart, straight) <= bound:
         return result.but(verdict=Verdict.HOLDS, strength=Strength.PROVED)
+    if not subject.isfinite().all():
+        return result.but(reason="the code has entries that are no numbers")
     missed = [_best_linear(subject, k) - subject[k:] for k in SHIFTS]
     fitted, shift, miss = max(
         ((float(miss.square().mean().sqrt()), k, miss) for k, miss in zip(SHIFTS, missed, strict=True)),

@@ -1,4 +1,4 @@
-"""What the claims about order share: the bound for a module, the witness, and the verdicts.
+"""What claims share: the bound for a module, the witness of a permutation, and verdicts on figures.
 
 A violation that is seen refutes. That nothing is seen refutes nothing by itself, for rounding hides what is
 small: a permutation *seen to commute* counts against a prediction only where it can be said that it would

@@ -88,7 +88,7 @@ def equal(
         if in_float32 is None:
             return found.but(verdict=Verdict.HOLDS, strength=Strength.PROVED)
         floor = rounding.shrunk(in_float32())
-        told = f"T6, {rounding.CLEAR:g} times what float32 leaves; {bound_from} is {bound:.1e}"
+        told = f"T6, {rounding.CLEAR:g} times what rounding leaves of float32's deviation; T1 is {bound:.1e}"
         found = found.but(bound=finite(min(floor, bound)), bound_from=told)
         if measured <= floor:
             return found.but(verdict=Verdict.HOLDS, strength=Strength.PROVED)

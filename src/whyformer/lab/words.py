@@ -11,7 +11,8 @@ PROMISE = (
 )
 LEGEND = (
     "Bounds set by rounding: T0 equal bit for bit, T1 attention in floating point, T2 products of Jacobians, "
-    "T3 sines and cosines, T4 rotary scores, T5 the lead that a winner needs."
+    "T3 sines and cosines, T4 rotary scores, T5 the lead that a winner needs, "
+    "T6 what float32 shows, scaled to float64."
 )
 
 OPENING = (

@@ -131,7 +131,8 @@ WINDOW_DEPTH = Claim(
 One layer: y_i reads x_j for i − w < j ≤ i, and nothing else (norm, MLP and residual keep the position).
 By induction, L layers read at most the sums of L such steps: 0 ≤ i − j ≤ L(w − 1). No path is longer; the
 paths of a pair within reach add up to an analytic function of the weights. That it is not 0 throughout, the
-drawn tensors witness for the sizes tried; there each such pair is linked for almost all weights. A dilated convolution of kernel k has k^L − 1 in its place.""",
+drawn tensors witness for the sizes tried; there each such pair is linked for almost all weights.
+A dilated convolution of kernel k has k^L − 1 in its place.""",
     instrument="reach: gradient and substitution, in float64 and float32",
     rule="holds where each reach map is the band of width L(w − 1), pair by pair; refuted where one differs",
     scope="every pair of 13 positions, w = 3, L = 1 to 5; the zeros follow from the windows at every input",

@@ -1,4 +1,4 @@
-"""What two layers can do with tokens and positions alone: complete [.. A B .. A] with what followed the last A."""
+"""What two layers can do with tokens and positions alone: complete [.. A B .. A] by the most recent A."""
 
 from __future__ import annotations
 

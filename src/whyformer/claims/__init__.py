@@ -62,13 +62,14 @@ def catalogue() -> dict[str, Claim]:
 
 
 def find(id: str) -> Claim:  # noqa: A002
-    """The claim of that id.
+    """The claim of that id, or of that name where the act before the point is left out.
 
     Raises:
         UsageError: no claim has it; the line offers the nearest ids.
     """
+    by_name = {claim.split(".")[1]: claim for claim in CLAIM_IDS}
+    id = by_name.get(id, id)  # noqa: A001
     if id not in CLAIM_IDS:
-        by_name = {claim.split(".")[1]: claim for claim in CLAIM_IDS}
         near = get_close_matches(id, CLAIM_IDS, n=3, cutoff=0.5)
         near += [by_name[name] for name in get_close_matches(id, by_name, n=3, cutoff=0.5)]
         offer = f"near it: {', '.join(dict.fromkeys(near))}" if near else "'whyformer claims' lists them"

@@ -225,12 +225,12 @@ def _masked(asked: Asked) -> Finding:
     """The claim on a subject that takes a mask.
 
     Left padding with the positions left to the model is asked of whoever decodes: a prompt is padded on its
-    left. A model that sees both ways is padded on its right, and where it takes positions it is told them on
-    its left; that it needs them is said, and refutes nothing.
+    left. A model that sees both ways and keeps no cache is padded on its right; what it makes of padding on its
+    left, positions left out, is said, and refutes nothing.
     """
     examiner = asked.examiner
     traits = examiner.subject.traits
-    encoder = traits.positions and not traits.cache and sees_later(examiner)
+    encoder = not traits.cache and sees_later(examiner)
     left_out = (_LEFT,) if encoder or not traits.left_padding else ()
 
     def tried(given: tuple[int, ...]) -> Finding:

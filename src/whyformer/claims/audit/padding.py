@@ -225,8 +225,8 @@ def _masked(asked: Asked) -> Finding:
     """The claim on a subject that takes a mask.
 
     Left padding with the positions left to the model is asked of whoever decodes: a prompt is padded on its
-    left. A model that sees both ways and keeps no cache is padded on its right; what it makes of padding on its
-    left, positions left out, is said, and refutes nothing.
+    left. A model that sees both ways and keeps no cache is padded on its right; what it makes of padding on
+    its left, positions left out, is said, and refutes nothing.
     """
     examiner = asked.examiner
     traits = examiner.subject.traits

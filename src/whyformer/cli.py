@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,6 +38,17 @@ class Unit(StrEnum):
 
     WORDS = "words"
     CHARACTERS = "characters"
+
+
+def _named(option: str) -> Callable[[str], Path]:
+    """Reads the path that an option names: an empty one would be the folder that one is in."""
+
+    def path(given: str) -> Path:
+        if not given:
+            raise UsageError(f"{option} ''", "it is empty", "name a file")
+        return Path(given)
+
+    return path
 
 
 app = typer.Typer(
@@ -93,7 +106,10 @@ def lab(
     vocab: Annotated[
         int | None, typer.Option(help="How many symbols --sequence may use: 0 to VOCAB-1.", min=1)
     ] = None,
-    text: Annotated[Path | None, typer.Option(help="Your own text, a UTF-8 file.")] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(help="Your own text, a UTF-8 file.", parser=_named("--text"), metavar="PATH"),
+    ] = None,
     by: Annotated[
         Unit | None,
         typer.Option(help="What one token of --text is: words (unless told otherwise) or characters."),
@@ -102,7 +118,12 @@ def lab(
         int | None,
         typer.Option(help=f"How many tokens back a twin is sought; {CONTEXT:,} unless told otherwise."),
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the report there, by whyformer/report/1.")] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the report there, by whyformer/report/1.", parser=_named("--json"), metavar="PATH"
+        ),
+    ] = None,
 ) -> int:
     """Prove routing and order, and show beside each proof the model that breaks it.
 
@@ -110,14 +131,15 @@ def lab(
     """
     _check_seed(seed)
     _check_own_input(sequence, text, vocab, by, context)
-    if json is not None and text is not None and json.resolve() == text.resolve():
+    if json is not None and text is not None and _same_file(json, text):
         raise UsageError(f"--json {json}", "it would replace the text that is read", "name another file")
     if json is not None:
         from whyformer.report.schema import check_writable
 
         check_writable(json)
 
-    from whyformer.lab import story
+    with _importing():
+        from whyformer.lab import story
 
     if sequence is None and text is None:
         told = story.tell(seed)
@@ -129,7 +151,7 @@ def lab(
             text=text,
             by="characters" if by is Unit.CHARACTERS else "words",
             context=CONTEXT if context is None else context,
-            progress=_progress if sys.stderr.isatty() else None,
+            progress=_progress if sys.stderr is not None and sys.stderr.isatty() else None,
         )
     if json is not None:
         from whyformer.report.schema import write_json
@@ -157,7 +179,12 @@ def audit(
     ] = None,
     length: Annotated[int | None, typer.Option(help="How long an ordinary input is.")] = None,
     seed: Annotated[int, typer.Option(help="What every random draw follows from; 0 or more.")] = SEED,
-    json: Annotated[Path | None, typer.Option(help="Write the report there, by whyformer/report/1.")] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the report there, by whyformer/report/1.", parser=_named("--json"), metavar="PATH"
+        ),
+    ] = None,
 ) -> int:
     """Try claims on any model, and show the smallest input that breaks it."""
     _check_seed(seed)
@@ -166,8 +193,9 @@ def audit(
 
         check_writable(json)
 
-    from whyformer.audit import PartialReportError
-    from whyformer.audit import audit as examine
+    with _importing():
+        from whyformer.auditing import PartialReportError
+        from whyformer.auditing import audit as examine
 
     failure: WhyformerError | None = None
     try:
@@ -178,7 +206,7 @@ def audit(
             width=width,
             length=length,
             seed=seed,
-            progress=_trying if sys.stderr.isatty() else None,
+            progress=_trying if sys.stderr is not None and sys.stderr.isatty() else None,
         )
     except PartialReportError as error:
         report, failure = error.report, error
@@ -239,13 +267,14 @@ def replay(
     report: Annotated[Path, typer.Argument(help="A report that an audit wrote with --json.")],
 ) -> int:
     """Run the counterexamples of a stored report again, on the target that it names."""
-    from whyformer.audit import replay as run_again
-    from whyformer.report.replay import read_report, replay_view
+    from whyformer.report.replay import read_report, replay_view, stands
 
     told = read_report(report)
+    with _importing():
+        from whyformer.auditing import replay as run_again
     met = run_again(told)
     _show(replay_view(met))
-    return 1 if any(again > (finding["bound"] or 0) for finding, again in met) else 0
+    return 1 if any(stands(finding, again) for finding, again in met) else 0
 
 
 @app.command()
@@ -253,19 +282,40 @@ def claims(
     claim: Annotated[str | None, typer.Argument(help="The id of one claim, to explain it.")] = None,
 ) -> int:
     """List the claims, or explain one: its mathematics, its test, what breaks it, its source."""
-    from whyformer import claims as registry
-    from whyformer.lab import listing
+    with _importing():
+        from whyformer import claims as registry
+        from whyformer.lab import listing
 
-    if claim is None:
-        _show(listing.all_claims(registry.catalogue()))
-    else:
-        _show(listing.one_claim(registry.find(claim)))
+        if claim is None:
+            told = listing.all_claims(
+                {
+                    "Proved by the lab": registry.catalogue(),
+                    "Tried by the audit on any model": registry.audit_catalogue(),
+                }
+            )
+        else:
+            told = listing.one_claim(registry.find(claim))
+    _show(told)
     return 0
 
 
 def _check_seed(seed: int) -> None:
     if seed < 0:
         raise UsageError(f"--seed {seed}", "a seed is 0 or more", f"try --seed {SEED}")
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """Leave at once on Ctrl-C: what is raised inside an import of torch, other code may catch and forget."""
+
+    def leave(_signal: int, _frame: object) -> None:
+        os._exit(_say("interrupted", 130))
+
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _check_own_input(
@@ -283,18 +333,27 @@ def _check_own_input(
             raise UsageError(option, f"it says how {needs} is read", f"add {needs}, or leave it out")
 
 
+def _same_file(one: Path, other: Path) -> bool:
+    """Whether both name one file, by whatever links."""
+    return one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other))
+
+
 def _show(parts: Iterable[RenderableType]) -> None:
     """Print at most 80 columns wide, in colour where the terminal has it; quiet when nobody reads on."""
     from rich.console import Console
 
+    from whyformer.report.encodings import carried
     from whyformer.report.terminal import WIDTH
 
+    if sys.stdout is None:
+        raise UsageError("the output", "it is closed", "send it to a terminal or to a file")
+    encoding = sys.stdout.encoding or "utf-8"
     console = Console(highlight=False, markup=False, emoji=False)
     console.width = min(console.width, WIDTH)
     try:
         for part in parts:
             with console.capture() as captured:
-                console.print(part)
+                console.print(carried(part, encoding))
             sys.stdout.write(re.sub(r" +$", "", captured.get(), flags=re.MULTILINE))
         sys.stdout.flush()
     except OSError as error:
@@ -326,9 +385,12 @@ def _doing(step: str) -> None:
 
 def _say(line: str, status: int) -> int:
     """One line on stderr, whatever was in it; returns the status to exit with."""
+    if sys.stderr is None:
+        return status
     from whyformer.report.terminal import safe
 
     sys.stderr.write(f"whyformer: {safe(' '.join(line.split()))}\n")
+    sys.stderr.flush()
     return status
 
 

@@ -17,13 +17,12 @@ from whyformer.claims.claim import Claim
 from whyformer.finding import Finding
 from whyformer.instruments.agreement import Call, Comparison, Place, Run
 from whyformer.subjects.subject import PLAIN, Settings
+from whyformer.subjects.torch_module import ASKS_FOR_MORE
 
 ID = "routing.backends"
 LONG = 72
 """The longest input: past the chunks of 16, 32 and 64 in which parallel forms are commonly computed."""
 
-_TELLS_MORE = {"output", "return", "need", "needs", "with", "get"}
-"""A first word of an option that asks for more to be returned, whichever way that is computed."""
 _CHOOSES_HOW = {
     "checkpoint", "checkpointing", "chunked", "chunkwise", "compile", "compiled", "cuda", "eager",
     "efficient", "explicit", "fast", "flash", "fused", "kernel", "kernels", "naive", "parallel", "recurrent",
@@ -52,7 +51,7 @@ def _backends(asked: Asked) -> Finding:
 def only_the_path(option: str) -> bool:
     """Whether an option's name says that it chooses how to compute, or asks for more to be returned."""
     words = option.lower().split("_")
-    return words[0] in _TELLS_MORE or bool(_CHOOSES_HOW & set(words))
+    return words[0] in ASKS_FOR_MORE or bool(_CHOOSES_HOW & set(words))
 
 
 _PLAIN, _LEFT, _RIGHT, _CACHED = range(4)

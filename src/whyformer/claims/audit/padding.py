@@ -225,12 +225,12 @@ def _masked(asked: Asked) -> Finding:
     """The claim on a subject that takes a mask.
 
     Left padding with the positions left to the model is asked of whoever decodes: a prompt is padded on its
-    left. A model that sees both ways is padded on its right, and where it takes positions it is told them on
-    its left; that it needs them is said, and refutes nothing.
+    left. A model that sees both ways and keeps no cache is padded on its right; what it makes of padding on
+    its left, positions left out, is said, and refutes nothing.
     """
     examiner = asked.examiner
     traits = examiner.subject.traits
-    encoder = traits.positions and not traits.cache and sees_later(examiner)
+    encoder = not traits.cache and sees_later(examiner)
     left_out = (_LEFT,) if encoder or not traits.left_padding else ()
 
     def tried(given: tuple[int, ...]) -> Finding:
@@ -263,28 +263,32 @@ def _probes(
     examiner = asked.examiner
     make = _Prober(examiner, told)
     traits = examiner.subject.traits
-    length = ordinary_length(examiner, 24)
+    length = ordinary_length(examiner, 16 if traits.large else 24)
     length = max(2, min(length, (traits.max_length or length + 16) - 10))
-    short = max(2, length // 4)
     beside = _rows_are_apart(examiner, length)
     for positions in given:
         for side in (_LEFT, _RIGHT):
-            if positions == 0 and side in left_out:
-                continue
-            common = {"side": side, "given": positions}
-            yield make.probe(make.alone, common, length=length, pads=5)
-            if not traits.large:
-                yield make.probe(make.alone, common, length=short, pads=9, base=3)
-            if told:
-                yield from _other_contents(make, length, common)
-            if beside:
-                yield from _unequal(make, length, common)
+            # Padding on the right moves no position, so a dear subject is not asked twice.
+            asked_before = traits.large and positions == 1 and side == _RIGHT and 0 in given
+            if not asked_before and (positions or side not in left_out):
+                yield from _on_side(make, length, {"side": side, "given": positions}, beside)
         if told:
             yield make.probe(make.alone, {"given": positions}, length=length)
         if traits.cache:
             yield from _decoded(make, length, positions, beside)
     if told and not traits.large:
         yield from _other_ways(make, asked, length)
+
+
+def _on_side(make: _Prober, length: int, common: dict[str, int], beside: bool) -> Iterator[Probe]:
+    """A row alone, with much padding and little, among other contents, and beside other rows."""
+    yield make.probe(make.alone, common, length=length, pads=5)
+    if not make.traits.large:
+        yield make.probe(make.alone, common, length=max(2, length // 4), pads=9, base=3)
+    if make.told:
+        yield from _other_contents(make, length, common)
+    if beside:
+        yield from _unequal(make, length, common)
 
 
 def _rows_are_apart(examiner: Examiner, length: int) -> bool:
@@ -307,11 +311,16 @@ def _unequal(make: _Prober, length: int, common: dict[str, int]) -> Iterator[Pro
     """Rows of unequal length, the first without padding; then with a row that is all padding."""
     contents = _RANDOM if make.told else _PAD_ID
     gap = max(1, (length - 1) // 3)
-    for row in range(3):
+    for row in _rows(make):
         yield make.probe(make.alone, common, length=length, batch=3, gap=gap, row=row, contents=contents)
     if make.told and not make.traits.large:
         for row in range(2):
             yield make.probe(make.alone, common, length=length, batch=2, gap=2, row=row, empty=1)
+
+
+def _rows(make: _Prober) -> tuple[int, ...]:
+    """The rows of three that are looked at: the one without padding, and those with it."""
+    return (0, 2) if make.traits.large else (0, 1, 2)
 
 
 def _decoded(make: _Prober, length: int, given: int, beside: bool) -> Iterator[Probe]:
@@ -326,14 +335,14 @@ def _decoded(make: _Prober, length: int, given: int, beside: bool) -> Iterator[P
     yield make.probe(make.alone, common, length=length, pads=3)
     if beside:
         gap = max(1, (length - 1) // 3)
-        for row in range(3):
+        for row in _rows(make):
             yield make.probe(make.alone, common, length=length, batch=3, gap=gap, row=row)
     if not make.told:
         return
     yield make.probe(make.contents(), common, length=length, pads=3, other=_PAD_ID)
     common |= {"side": _RIGHT}
     yield make.probe(make.contents(), common, length=length, pads=3, other=_PAD_ID)
-    if make.traits.positions and not (given and _hole_is_harmless(make)):
+    if (make.traits.positions and not given) or not _hole_is_harmless(make):
         return
     common |= {"steps": 1}
     yield make.probe(make.alone, common, length=2, pads=1)
@@ -342,10 +351,15 @@ def _decoded(make: _Prober, length: int, given: int, beside: bool) -> Iterator[P
 
 
 def _hole_is_harmless(make: _Prober) -> bool:
-    """Whether one call over a row with a masked hole in it equals the row without, positions given."""
+    """Whether one call over a row with a masked hole in it equals the row without.
+
+    A kernel or a window that counts columns rightly sees the hole, however well it is masked.
+    """
+    given = ((0, 1, 1, 2),), ((0, 1, 2),)
+    holed_at, plain_at = given if make.traits.positions else (None, None)
     real = make.real(Layout((3,), 3, _RIGHT), 2)[0]
-    holed = Call(((*real[:2], make.traits.pad, real[2]),), ((1, 1, 0, 1),), ((0, 1, 1, 2),))
-    plain = Call((real,), None, ((0, 1, 2),))
+    holed = Call(((*real[:2], make.traits.pad, real[2]),), ((1, 1, 0, 1),), holed_at)
+    plain = Call((real,), None, plain_at)
     pairs = (((0, 0), (0, 0)), ((0, 1), (0, 1)), ((0, 3), (0, 2)))
     try:
         return agrees(make.examiner, Comparison(Run((holed,)), Run((plain,)), pairs))

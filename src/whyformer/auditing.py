@@ -17,8 +17,7 @@ from whyformer.errors import UsageError, WhyformerError
 from whyformer.finding import Finding, Report, Value, Verdict, overall
 from whyformer.instruments.agreement import Comparison, Examiner
 from whyformer.subjects.subject import Subject, SubjectError
-from whyformer.subjects.targets import load
-from whyformer.subjects.torch_module import TorchModule
+from whyformer.subjects.targets import load, subject_of
 
 SEED = 31
 LENGTH = {False: 24, True: 64}
@@ -78,7 +77,7 @@ def audit(
     if isinstance(subject, str):
         subject = load(subject, tokens=tokens, width=width, seed=seed)
     elif isinstance(subject, nn.Module):
-        subject = TorchModule(subject, tokens=tokens, width=width)
+        subject = subject_of(subject, tokens=tokens, width=width)
     questions = _questions(subject, wanted)
     examiner = Examiner(subject, _length(subject, length), seed)
     findings: list[Finding] = []
@@ -91,7 +90,7 @@ def audit(
             subject={**subject.describe(), **cost}, seed=seed, findings=tuple(findings), verdict=verdict
         )
 
-    with _threads(subject), _precision(subject) as other:
+    with _threads(subject), _precision(examiner) as other:
         _run_once(examiner)
         for done, question in enumerate(questions):
             if progress is not None:
@@ -195,19 +194,20 @@ def _threads(subject: Subject) -> Iterator[None]:
 
 
 @contextmanager
-def _precision(subject: Subject) -> Iterator[torch.dtype | None]:
+def _precision(examiner: Examiner) -> Iterator[torch.dtype | None]:
     """The best precision that the subject can be judged in; yields a second one to confirm in, if any.
 
     Small subjects are judged in float64 and confirmed in float32; dear ones the other way round. Low
     precisions are never judged in: their weights are moved up, which is exact.
     """
+    subject = examiner.subject
     best, other = torch.float64, torch.float32
     if subject.traits.large:
         best, other = other, best
     for first, second in ((best, other), (other, None)):
         try:
             with subject.precision(first):
-                subject.call(torch.zeros(1, 1, dtype=torch.int64))
+                subject.call(torch.zeros(1, examiner.length, dtype=torch.int64))
         except SubjectError:
             continue
         with subject.precision(first):
@@ -221,12 +221,20 @@ def _run_once(examiner: Examiner) -> None:
     subject = examiner.subject
     try:
         y = examiner.output(examiner.ordinary())
-        top = torch.full((1, 2), subject.traits.vocabulary - 1, dtype=torch.int64)
+        top = torch.full((1, examiner.length), subject.traits.vocabulary - 1, dtype=torch.int64)
         subject.call(top)
     except SubjectError as error:
-        raise UsageError(error.what, error.why, error.mend) from error
+        raise UsageError(error.what, error.why, _mend(subject, error)) from error
     if not bool(y.isfinite().all()):
         raise UsageError(subject.name, "it returns NaN or infinity on an ordinary input", "mend it first")
+
+
+def _mend(subject: Subject, error: SubjectError) -> str:
+    """What to try where the very first call fails: the other kind of input is the likeliest slip."""
+    told = subject.describe()
+    if told.get("width"):
+        return "if it reads tokens, say --tokens V"
+    return f"check that it reads {told['tokens']} tokens" if told.get("tokens") else error.mend
 
 
 def _raised(question: Question, error: SubjectError) -> Finding:

@@ -267,14 +267,14 @@ def replay(
     report: Annotated[Path, typer.Argument(help="A report that an audit wrote with --json.")],
 ) -> int:
     """Run the counterexamples of a stored report again, on the target that it names."""
-    from whyformer.report.replay import read_report, replay_view, stands
+    from whyformer.report.replay import counts, read_report, replay_view, stands
 
     told = read_report(report)
     with _importing():
         from whyformer.auditing import replay as run_again
     met = run_again(told)
     _show(replay_view(met))
-    return 1 if any(stands(finding, again) for finding, again in met) else 0
+    return 1 if any(stands(*each) and counts(each[0]) for each in met) else 0
 
 
 @app.command()

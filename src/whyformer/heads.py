@@ -23,7 +23,7 @@ from whyformer.instruments.repeats import Repeats
 from whyformer.subjects import targets
 from whyformer.subjects.checkpoints import Checkpoint, open_checkpoint, quiet
 from whyformer.subjects.huggingface import HuggingFace
-from whyformer.subjects.torch_module import raised
+from whyformer.subjects.subject import raised
 
 SEED = 31
 SCHEMA = "whyformer/heads/1"

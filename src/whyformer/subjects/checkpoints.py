@@ -7,6 +7,7 @@ code of its own, or with weights drawn at random where some are missing, is refu
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import math
@@ -16,7 +17,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -25,7 +26,6 @@ from typing import Any
 import torch
 
 from whyformer.errors import MissingExtraError, UsageError
-from whyformer.subjects.torch_module import raised
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -138,7 +138,7 @@ def _from_hub(target: str) -> Path:
             why = "it is neither a folder here nor a model in the hub's cache"
             mend = f"check the name, or fetch it: hf download {target}"
             raise UsageError(target, why, mend) from error
-        raise UsageError(target, raised(error), "check the name and the network") from error
+        raise UsageError(target, _said(error), "check the name and the network") from error
 
 
 def _config(target: str, folder: Path) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _stored(target: str, folder: Path) -> torch.dtype:
                     count[piece.get_dtype()] += math.prod(piece.get_shape())
         except Exception as error:
             raise UsageError(
-                target, f"{name} is damaged: {raised(error)}", "copy or fetch it again"
+                target, f"{name} is damaged: {_said(error)}", "copy or fetch it again"
             ) from error
     floats = {name: size for name, size in count.items() if name in _DTYPES}
     if not floats:
@@ -218,8 +218,9 @@ def _load(target: str, folder: Path, raw: dict[str, Any], stored: torch.dtype, c
         except Exception as error:
             kind = raw["model_type"]
             known = import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING_NAMES
-            why = raised(error) if kind in known else f"transformers does not know the architecture {kind!r}"
-            raise UsageError(target, why, "name your own code as file.py:NAME") from error
+            why = _said(error) if kind in known else f"transformers does not know the architecture {kind!r}"
+            mend = "store the checkpoint anew" if kind in known else "name your own code as file.py:NAME"
+            raise UsageError(target, why, mend) from error
         if getattr(config, "is_encoder_decoder", False):
             raise UsageError(
                 target, "it is an encoder with a decoder, which reads two inputs", "examine either half"
@@ -228,21 +229,35 @@ def _load(target: str, folder: Path, raw: dict[str, Any], stored: torch.dtype, c
         loader = library.AutoModelForCausalLM if decoder else library.AutoModel
         try:
             model, info = loader.from_pretrained(
-                folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **common
+                folder,
+                dtype=dtype,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                **common,
             )
         except ImportError as error:
-            raise UsageError(target, raised(error), "install what it names") from error
+            raise UsageError(target, _said(error), "install what it names") from error
         except Exception as error:
-            raise UsageError(target, raised(error), "its config and its weights must match") from error
-    missing = sorted(key for key in info["missing_keys"] if not key.startswith(_BENIGN))
-    if missing or info["mismatched_keys"]:
-        named = missing[0] if missing else "shapes differ"
-        raise UsageError(
-            target,
-            f"{len(missing) or 'some'} of its weights are missing ({named}), and would be drawn at random",
-            "store the checkpoint whole",
-        )
+            raise UsageError(target, _said(error), "its config and its weights must match") from error
+    if info["mismatched_keys"]:
+        key, stored_shape, shape = min(info["mismatched_keys"])
+        why = f"its weights do not fit its config ({key} is {tuple(stored_shape)}, not {tuple(shape)})"
+        raise UsageError(target, why, "store the checkpoint anew")
+    _whole(target, info)
     return Checkpoint(model.eval(), stored, type(model).__name__, decoder, converted)
+
+
+def _whole(target: str, info: dict[str, Any]) -> None:
+    missing = sorted(key for key in info["missing_keys"] if not key.startswith(_BENIGN))
+    if missing:
+        why = f"{len(missing)} of its weights are missing ({missing[0]}), and would be drawn at random"
+        raise UsageError(target, why, "store the checkpoint whole")
+
+
+def _said(error: BaseException) -> str:
+    """What an exception says, its kind and all its lines in one."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:240]
 
 
 def _is_decoder(config: Any, raw: dict[str, Any]) -> bool:
@@ -270,7 +285,7 @@ def _converted(target: str, path: Path) -> Path:
         return folder
     beside = home / f"{folder.name}.{os.getpid()}"
     try:
-        with quiet():
+        with quiet(), redirect_stderr(io.StringIO()):  # for a progress bar that none can switch off
             model, info = library.AutoModelForCausalLM.from_pretrained(
                 path.parent,
                 gguf_file=path.name,
@@ -278,10 +293,7 @@ def _converted(target: str, path: Path) -> Path:
                 local_files_only=True,
                 output_loading_info=True,
             )
-            if info["missing_keys"]:
-                raise UsageError(
-                    target, f"{len(info['missing_keys'])} of its weights are missing", "fetch it again"
-                )
+            _whole(target, info)
             model.hf_quantizer = None  # its weights are floats by now, and may be stored
             del model.config.quantization_config
             for name in ("is_quantized", "quantization_method"):
@@ -294,7 +306,7 @@ def _converted(target: str, path: Path) -> Path:
         raise
     except Exception as error:
         raise UsageError(
-            target, raised(error), f"fetch the file again, or see that {home} can be written"
+            target, _said(error), f"fetch the file again, or see that {home} can be written"
         ) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)

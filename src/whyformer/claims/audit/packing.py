@@ -9,24 +9,25 @@ import torch
 from torch import Tensor
 
 from whyformer.claims.audit.consumed import apart, uses_positions, without
-from whyformer.claims.audit.dependency import ordinary_length, same_places
+from whyformer.claims.audit.dependency import ordinary_length, same_places, settings_of
 from whyformer.claims.audit.probing import Asked, Draws, Probe, Sizes, settle
 from whyformer.claims.audit.specimens import Decoder, decoder
 from whyformer.claims.claim import Claim
 from whyformer.finding import Finding, Verdict
 from whyformer.instruments.agreement import Call, Comparison, Grid, Run
+from whyformer.subjects.subject import PLAIN, Settings
 
 ID = "routing.packing"
-Way = tuple[bool, bool]
-"""Whether a mask of ones is given, and whether a cache is asked for."""
+Way = tuple[bool, bool, Settings]
+"""Whether a mask of ones is given, whether a cache is asked for, and how the subject is run."""
 
 
 def packed(ids: Grid, lengths: tuple[int, ...], way: Way) -> Run:
     """Rows that each hold documents of these lengths, told by positions that start anew at 0."""
-    ones, cached = way
+    ones, cached, settings = way
     positions = tuple(t for n in lengths for t in range(n))
     mask = ((1,) * len(positions),) * len(ids) if ones else None
-    return Run((Call(ids, mask, (positions,) * len(ids)),), cached=cached)
+    return Run((Call(ids, mask, (positions,) * len(ids)),), cached, settings)
 
 
 def packing(asked: Asked, generator: torch.Generator) -> Finding:
@@ -41,24 +42,26 @@ def _packing(asked: Asked) -> Finding:
     if not uses_positions(asked.examiner):
         return without(ID, asked, "the positions that it is given change nothing")
     ways = [
-        (ones, cached)
+        (ones, cached, PLAIN)
         for cached in ((False, True) if traits.cache else (False,))
         for ones in ((False, True) if traits.mask else (False,))
     ]
+    if not traits.large:
+        ways += [(False, False, s) for s in settings_of(asked)[1:] if not s.train]
     holds = "each of two or three documents changed, and each against itself alone, {n} ways"
     finding = settle(ID, asked, (p for way in ways for p in _probes(asked, way)), holds)
     if finding.verdict is not Verdict.REFUTED:
         return finding
     apart_on = [w for w in ways if settle(ID, asked, _probes(asked, w), "").verdict is Verdict.HOLDS]
     if apart_on:
-        kept = " and ".join(", ".join(f"{k} {v}" for k, v in _path(way).items()) for way in apart_on)
+        kept = "; with ".join(", ".join(f"{k} {v}" for k, v in _path(way).items()) for way in apart_on)
         return finding.but(reason=f"{finding.reason}; documents are kept apart with {kept}")
     return finding
 
 
 def _path(way: Way) -> dict[str, Any]:
-    ones, cached = way
-    return {"mask": "ones" if ones else "none", "cache": "on" if cached else "off"}
+    ones, cached, settings = way
+    return {"mask": "ones" if ones else "none", "cache": "on" if cached else "off", **settings.words()}
 
 
 def _probes(asked: Asked, way: Way) -> Iterator[Probe]:
@@ -137,8 +140,9 @@ CLAIMS = (
         mathematics="""\
 Documents d_1, d_2, ... stand in one row, told by positions that start anew at 0. For every i: the outputs at
 d_i are those of f(d_i) alone, and so are the same whatever the others hold. It is tried without a mask and
-with a mask of ones, with and without a cache asked for: where packing is inferred from positions, one of
-these may silently switch it off. Positions must first be shown to change something.""",
+with a mask of ones, with and without a cache asked for, and on every other path of the subject: where packing
+is inferred from positions, one of these may silently switch it off. Positions must first be shown to change
+something.""",
         instrument="agreement of a document's outputs with those of the document alone, and beside others",
         rule="refuted where an output moves beyond rounding on any call path; the reason names the paths "
         "that keep documents apart; holds where none does; inapplicable where positions change nothing",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import io
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -169,6 +170,13 @@ def finding_view(finding: Finding, number: str = "") -> Group:
     return Group(
         heading(number, title, finding.verdict, aside=basis, words=words), rows(finding_rows(finding))
     )
+
+
+def finding_text(finding: Finding) -> str:
+    """One finding in plain text of 80 columns, for files and for messages."""
+    text = io.StringIO()
+    Console(file=text, width=WIDTH, color_system=None, highlight=False).print(finding_view(finding))
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
 def report_view(report: Report) -> Iterator[RenderableType]:

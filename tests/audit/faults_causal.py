@@ -386,6 +386,43 @@ CAUSAL = [
 ]  # fmt: skip
 
 
+class PaddedLayer(Layer):
+    """Right: padding is seen by nobody but itself."""
+
+    real = None
+
+    def seen(self, time):
+        ok = super().seen(time)
+        return ok if self.real is None else ok & self.real[:, None, None, :] | self.itself(time)
+
+    def itself(self, time):
+        return torch.eye(time, dtype=torch.bool)
+
+
+class PaddedTwice(Causal):
+    """Right: two layers with a mask for padding."""
+
+    layer, layers = PaddedLayer, 2
+
+    def forward(self, x, attention_mask=None):
+        for mixer in self.mixers:
+            mixer.real = None if attention_mask is None else attention_mask.bool()
+        return super().forward(x)
+
+
+class NothingToSee(PaddedLayer):
+    """Padding on the left sees nothing, and is no number after the softmax."""
+
+    def itself(self, time):
+        return torch.zeros(time, time, dtype=torch.bool)
+
+
+class NoNumberSpreads(PaddedTwice):
+    """What is no number at padding is multiplied by zero in the next layer, and spreads."""
+
+    layer = NothingToSee
+
+
 # Windows.
 
 

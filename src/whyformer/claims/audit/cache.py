@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whyformer.claims.audit.consumed import apart, longest, sees_earlier, uses_cache, without
-from whyformer.claims.audit.dependency import ordinary_length, same_places
+from whyformer.claims.audit.dependency import of_length, ordinary_length, same_places
 from whyformer.claims.audit.probing import Asked, Draws, Probe, Sizes, pieces, settle
 from whyformer.claims.audit.specimens import Decoder, decoder
 from whyformer.claims.claim import Claim
@@ -57,7 +57,7 @@ def _rested(claim: str, asked: Asked, probes: Callable[[Asked], Iterator[Probe]]
         "routing.cache": "prompts and single steps against one call, {n} ways",
         "routing.chunks": "prompts in chunks against one call, {n} ways",
     }
-    return settle(claim, asked, probes(asked), holds[claim])
+    return of_length(asked, settle(claim, asked, probes(asked), holds[claim]))
 
 
 def _given(asked: Asked) -> list[tuple[bool, bool]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whyformer.claims.audit.consumed import agrees, apart, sees_later, uses_mask, without
-from whyformer.claims.audit.dependency import ordinary_length, settings_of
+from whyformer.claims.audit.dependency import of_length, ordinary_length, settings_of
 from whyformer.claims.audit.probing import Asked, Draws, Probe, Sizes, full, settle
 from whyformer.claims.audit.specimens import Decoder, decoder
 from whyformer.claims.claim import Claim
@@ -218,7 +218,8 @@ _HOLDS = "rows among padding against the same rows alone or among other padding,
 
 
 def _settled(asked: Asked, probes: Iterator[Probe]) -> Finding:
-    return settle(ID, asked, probes, _HOLDS, allowance=_allowance(asked), allowed=_TABLED)
+    found = settle(ID, asked, probes, _HOLDS, allowance=_allowance(asked), allowed=_TABLED)
+    return of_length(asked, found)
 
 
 def _masked(asked: Asked) -> Finding:

@@ -90,7 +90,7 @@ def audit(
             subject={**subject.describe(), **cost}, seed=seed, findings=tuple(findings), verdict=verdict
         )
 
-    with _threads(subject), _precision(subject) as other:
+    with _threads(subject), _precision(examiner) as other:
         _run_once(examiner)
         for done, question in enumerate(questions):
             if progress is not None:
@@ -194,19 +194,20 @@ def _threads(subject: Subject) -> Iterator[None]:
 
 
 @contextmanager
-def _precision(subject: Subject) -> Iterator[torch.dtype | None]:
+def _precision(examiner: Examiner) -> Iterator[torch.dtype | None]:
     """The best precision that the subject can be judged in; yields a second one to confirm in, if any.
 
     Small subjects are judged in float64 and confirmed in float32; dear ones the other way round. Low
     precisions are never judged in: their weights are moved up, which is exact.
     """
+    subject = examiner.subject
     best, other = torch.float64, torch.float32
     if subject.traits.large:
         best, other = other, best
     for first, second in ((best, other), (other, None)):
         try:
             with subject.precision(first):
-                subject.call(torch.zeros(1, 1, dtype=torch.int64))
+                subject.call(torch.zeros(1, examiner.length, dtype=torch.int64))
         except SubjectError:
             continue
         with subject.precision(first):
@@ -220,7 +221,7 @@ def _run_once(examiner: Examiner) -> None:
     subject = examiner.subject
     try:
         y = examiner.output(examiner.ordinary())
-        top = torch.full((1, 2), subject.traits.vocabulary - 1, dtype=torch.int64)
+        top = torch.full((1, examiner.length), subject.traits.vocabulary - 1, dtype=torch.int64)
         subject.call(top)
     except SubjectError as error:
         raise UsageError(error.what, error.why, _mend(subject, error)) from error

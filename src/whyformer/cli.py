@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -38,6 +38,17 @@ class Unit(StrEnum):
 
     WORDS = "words"
     CHARACTERS = "characters"
+
+
+def _named(option: str) -> Callable[[str], Path]:
+    """Reads the path that an option names: an empty one would be the folder that one is in."""
+
+    def path(given: str) -> Path:
+        if not given:
+            raise UsageError(f"{option} ''", "it is empty", "name a file")
+        return Path(given)
+
+    return path
 
 
 app = typer.Typer(
@@ -95,7 +106,10 @@ def lab(
     vocab: Annotated[
         int | None, typer.Option(help="How many symbols --sequence may use: 0 to VOCAB-1.", min=1)
     ] = None,
-    text: Annotated[Path | None, typer.Option(help="Your own text, a UTF-8 file.")] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(help="Your own text, a UTF-8 file.", parser=_named("--text"), metavar="PATH"),
+    ] = None,
     by: Annotated[
         Unit | None,
         typer.Option(help="What one token of --text is: words (unless told otherwise) or characters."),
@@ -104,7 +118,12 @@ def lab(
         int | None,
         typer.Option(help=f"How many tokens back a twin is sought; {CONTEXT:,} unless told otherwise."),
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the report there, by whyformer/report/1.")] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the report there, by whyformer/report/1.", parser=_named("--json"), metavar="PATH"
+        ),
+    ] = None,
 ) -> int:
     """Prove routing and order, and show beside each proof the model that breaks it.
 
@@ -112,7 +131,7 @@ def lab(
     """
     _check_seed(seed)
     _check_own_input(sequence, text, vocab, by, context)
-    if json is not None and text is not None and json.resolve() == text.resolve():
+    if json is not None and text is not None and _same_file(json, text):
         raise UsageError(f"--json {json}", "it would replace the text that is read", "name another file")
     if json is not None:
         from whyformer.report.schema import check_writable
@@ -132,7 +151,7 @@ def lab(
             text=text,
             by="characters" if by is Unit.CHARACTERS else "words",
             context=CONTEXT if context is None else context,
-            progress=_progress if sys.stderr.isatty() else None,
+            progress=_progress if sys.stderr is not None and sys.stderr.isatty() else None,
         )
     if json is not None:
         from whyformer.report.schema import write_json
@@ -160,8 +179,18 @@ def audit(
     ] = None,
     length: Annotated[int | None, typer.Option(help="How long an ordinary input is.")] = None,
     seed: Annotated[int, typer.Option(help="What every random draw follows from; 0 or more.")] = SEED,
-    json: Annotated[Path | None, typer.Option(help="Write the report there, by whyformer/report/1.")] = None,
-    junit: Annotated[Path | None, typer.Option(help="Write the findings there, as JUnit XML.")] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the report there, by whyformer/report/1.", parser=_named("--json"), metavar="PATH"
+        ),
+    ] = None,
+    junit: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the findings there, as JUnit XML.", parser=_named("--junit"), metavar="PATH"
+        ),
+    ] = None,
 ) -> int:
     """Try claims on any model, and show the smallest input that breaks it."""
     _check_seed(seed)
@@ -184,7 +213,7 @@ def audit(
             width=width,
             length=length,
             seed=seed,
-            progress=_trying if sys.stderr.isatty() else None,
+            progress=_trying if sys.stderr is not None and sys.stderr.isatty() else None,
         )
     except PartialReportError as error:
         report, failure = error.report, error
@@ -209,14 +238,14 @@ def replay(
     report: Annotated[Path, typer.Argument(help="A report that an audit wrote with --json.")],
 ) -> int:
     """Run the counterexamples of a stored report again, on the target that it names."""
-    from whyformer.report.replay import read_report, replay_view
+    from whyformer.report.replay import read_report, replay_view, stands
 
     told = read_report(report)
     with _importing():
         from whyformer.auditing import replay as run_again
     met = run_again(told)
     _show(replay_view(met))
-    return 1 if any(again > (finding["bound"] or 0) for finding, again in met) else 0
+    return 1 if any(stands(finding, again) for finding, again in met) else 0
 
 
 @app.command()
@@ -275,18 +304,27 @@ def _check_own_input(
             raise UsageError(option, f"it says how {needs} is read", f"add {needs}, or leave it out")
 
 
+def _same_file(one: Path, other: Path) -> bool:
+    """Whether both name one file, by whatever links."""
+    return one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other))
+
+
 def _show(parts: Iterable[RenderableType]) -> None:
     """Print at most 80 columns wide, in colour where the terminal has it; quiet when nobody reads on."""
     from rich.console import Console
 
+    from whyformer.report.encodings import carried
     from whyformer.report.terminal import WIDTH
 
+    if sys.stdout is None:
+        raise UsageError("the output", "it is closed", "send it to a terminal or to a file")
+    encoding = sys.stdout.encoding or "utf-8"
     console = Console(highlight=False, markup=False, emoji=False)
     console.width = min(console.width, WIDTH)
     try:
         for part in parts:
             with console.capture() as captured:
-                console.print(part)
+                console.print(carried(part, encoding))
             sys.stdout.write(re.sub(r" +$", "", captured.get(), flags=re.MULTILINE))
         sys.stdout.flush()
     except OSError as error:
@@ -312,6 +350,8 @@ def _trying(claim: str, done: int, total: int) -> None:
 
 def _say(line: str, status: int) -> int:
     """One line on stderr, whatever was in it; returns the status to exit with."""
+    if sys.stderr is None:
+        return status
     from whyformer.report.terminal import safe
 
     sys.stderr.write(f"whyformer: {safe(' '.join(line.split()))}\n")

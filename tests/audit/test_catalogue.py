@@ -1,8 +1,8 @@
 """The catalogue walked: every fault refuted under its claims, every right twin held, no alarm rung."""
 
 import pytest
-from catalogue import ALARMS, CAUSAL, FORMULA, ROWS, SOLVER, alarms, verdict_of
 
+from catalogue import ALARMS, CAUSAL, FORMULA, ROWS, SOLVER, alarms, verdict_of
 from whyformer.finding import Verdict
 
 QUICK = {FORMULA, SOLVER, *CAUSAL}

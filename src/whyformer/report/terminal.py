@@ -7,9 +7,11 @@ import io
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -137,9 +139,20 @@ def rows(lines: Iterable[tuple[str, str | Text]]) -> Padding:
     return Padding(table, (0, 0, 0, 4))
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A drawing whose lines stand whole or not at all: broken ones would show something else."""
+
+    drawing: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        width = max(map(cell_len, self.drawing.plain.splitlines()), default=0)
+        yield self.drawing if width <= options.max_width else Text(f"(a picture, {width} wide)", "dim")
+
+
 def picture(drawing: Text) -> Padding:
     """A picture under its heading, set off by an empty line on both sides."""
-    return Padding(drawing, (1, 0, 1, 6))
+    return Padding(Picture(drawing), (1, 0, 1, 6))
 
 
 def comparison(finding: Finding) -> str:

@@ -31,6 +31,8 @@ LOUD = 4
 LARGE = 20_000_000
 """Parameters from which a forward counts as dear."""
 CONVENTION = ("attention_mask", "position_ids", "past_key_values", "use_cache")
+ASKS_FOR_MORE = frozenset({"output", "return", "need", "needs", "with", "get"})
+"""A first word of an option that asks for more to be returned, whichever way that is computed."""
 _CACHES = ("past_key_values", "cache", "cache_params", "state", "past", "mems")
 
 
@@ -90,9 +92,9 @@ class TorchModule(Subject):
             )
         names = {p.name for p in named[1:]}
         options = tuple(
-            (p.name, p.default)
+            (p.name, bool(p.default))
             for p in named[1:]
-            if isinstance(p.default, bool) and p.name not in CONVENTION and p.name != "return_dict"
+            if _is_switch(p) and p.name not in CONVENTION and p.name != "return_dict"
         )
         size = sum(p.numel() for p in self._given.parameters())
         promises: dict[str, tuple[Value, str]] = {
@@ -104,7 +106,7 @@ class TorchModule(Subject):
         if {"past_key_values", "use_cache"} <= names:
             for claim in ("routing.cache", "routing.chunks"):
                 promises[claim] = (None, "past_key_values in the signature")
-        padded = [m.padding_idx for m in self._given.modules() if isinstance(m, nn.Embedding)]
+        padded = [_pad_of(part) for part in self._given.modules()]
         special = {0, 1, 2, (self._tokens or 1) - 1} | {p for p in padded if p is not None}
         plain = self._tokens is not None
         return Traits(
@@ -116,12 +118,24 @@ class TorchModule(Subject):
             cache={"past_key_values", "use_cache"} <= names,
             options=options,
             backends=backends_of(self._given, self._sample()),
-            dropout=_has_dropout(self._given),
+            dropout=self._has_dropout(),
             pad=next((p for p in padded if p is not None), 0),
             padded=plain and any(p is not None for p in padded),
             promises=promises,
             large=size >= LARGE,
         )
+
+    def _has_dropout(self) -> bool:
+        """Whether training mode draws something, the same from the same seed, and changes nothing else."""
+        if any(isinstance(part, nn.modules.batchnorm._NormBase) for part in self._given.modules()):
+            return False  # its running statistics would change
+        ids = torch.arange(4)[None] % (self._tokens or SYMBOLS)
+        try:
+            plain = self.call(ids).y
+            first, again = (self.call(ids, settings=Settings(train=True)).y for _ in range(2))
+        except SubjectError:
+            return False
+        return not torch.equal(plain, first) and torch.equal(first, again)
 
     def _sample(self) -> Tensor:
         """A short input, to see how the module goes about it."""
@@ -291,15 +305,21 @@ def _enter(stack: ExitStack, module: nn.Module, settings: Settings) -> None:
         enter_backend(stack, module, settings.backend)
 
 
-def _has_dropout(module: nn.Module) -> bool:
-    """Whether training mode adds dropout and changes nothing else (no running statistics)."""
-    parts = list(module.modules())
-    if any(isinstance(p, nn.modules.batchnorm._NormBase) for p in parts):
-        return False
-    return any(
-        isinstance(p, nn.modules.dropout._DropoutNd) or getattr(p, "dropout", None) not in (None, 0, 0.0)
-        for p in parts
-    )
+def _pad_of(part: nn.Module) -> int | None:
+    """The id that a module tells its padding by, where it names one."""
+    for name in ("padding_idx", "pad_token_id", "pad_id", "pad_idx", "pad"):
+        found = getattr(part, name, None)
+        if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
+            return found
+    return None
+
+
+def _is_switch(parameter: inspect.Parameter) -> bool:
+    """Whether it is a boolean option: by its default, or where that is None by its annotation or its name."""
+    if parameter.default is None:
+        words = parameter.name.split("_")
+        return "bool" in str(parameter.annotation) or words[0] in ASKS_FOR_MORE
+    return isinstance(parameter.default, bool)
 
 
 def raised(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whyformer.claims.audit.consumed import apart, longest, sees_earlier, uses_cache, without
-from whyformer.claims.audit.dependency import of_length, ordinary_length, same_places
+from whyformer.claims.audit.dependency import ordinary_length, same_places
 from whyformer.claims.audit.probing import Asked, Draws, Probe, Sizes, pieces, settle
 from whyformer.claims.audit.specimens import Decoder, decoder
 from whyformer.claims.claim import Claim
@@ -57,7 +57,7 @@ def _rested(claim: str, asked: Asked, probes: Callable[[Asked], Iterator[Probe]]
         "routing.cache": "prompts and single steps against one call, {n} ways",
         "routing.chunks": "prompts in chunks against one call, {n} ways",
     }
-    return of_length(asked, settle(claim, asked, probes(asked), holds[claim]))
+    return settle(claim, asked, probes(asked), holds[claim])
 
 
 def _given(asked: Asked) -> list[tuple[bool, bool]]:
@@ -169,6 +169,7 @@ def _chunks(asked: Asked) -> Iterator[Probe]:
         for first, chunk, more in cuts:
             length = min(long, 24) if base and first < 8 else long
             yield probe(way, base % 3, batch, first=first, chunk=chunk, length=length, more=more)
+        yield probe(way, base % 3, batch, first=3, chunk=4, length=min(long, 11))
         yield probe(way, base % 3, batch, first=5, chunk=4, length=min(long, 22), steps=3)
         yield probe(way, 2, batch, first=max(2, long - 9), chunk=3, length=long, steps=3)
         if batch == 1:

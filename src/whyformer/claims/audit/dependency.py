@@ -9,10 +9,10 @@ import torch
 
 from whyformer.claims.audit.consumed import longest
 from whyformer.claims.audit.options import only_the_path
-from whyformer.claims.audit.probing import CLEAR, Asked, Draws, Probe, Sizes, full, pieces, settle
+from whyformer.claims.audit.probing import Asked, Draws, Probe, Sizes, full, pieces, settle
 from whyformer.claims.audit.specimens import decoder
 from whyformer.claims.claim import Claim
-from whyformer.finding import Finding, Verdict
+from whyformer.finding import Finding
 from whyformer.instruments.agreement import Call, Comparison, Examiner, Grid, Place, Run
 from whyformer.subjects.subject import PLAIN, Settings, SubjectError
 
@@ -197,38 +197,6 @@ def decoded(ids: Grid, first: int, chunk: int, settings: Settings = PLAIN) -> Ru
         return full(ids, settings=settings)
     borders = range(first, len(ids[0]), chunk)
     return Run(tuple(Call(part) for part in pieces(ids, borders)), cached=True, settings=settings)
-
-
-def of_length(asked: Asked, finding: Finding) -> Finding:
-    """A refutation by runs of several lengths, left open where the subject depends on the length itself.
-
-    Angles that are scaled by the longest position of a call (dynamic NTK, LongRoPE) change with how many
-    inputs follow, whatever those are. That is met in plain calls, so it is no fault of a cache or of padding.
-    """
-    if finding.verdict is not Verdict.REFUTED or not finding.counterexample or finding.bound is None:
-        return finding
-    examiner, bound = asked.examiner, CLEAR * finding.bound
-    comparison = Comparison.from_data(finding.counterexample["comparison"])
-    sides = [[call.ids for call in run.calls] for run in (comparison.left, comparison.right)]
-    ids = max((side[0] for side in sides), key=lambda grid: len(grid[0]))
-    time = len(ids[0])
-    for part in sorted({len(side[0][0]) for side in sides} | {time - 1}):
-        # One input alone is told apart from several by many a fault, and by no scale.
-        if not 2 <= part < time:
-            continue
-        pairs = same_places(1, range(part))
-        row = (ids[-1],)
-        other = Draws(examiner).other(row, range(part, time))
-        fewer = (row[0][:part],)
-        alike = examiner.deviation(Comparison(full(row), full(other), pairs)).size <= bound
-        if alike and examiner.deviation(Comparison(full(fewer), full(row), pairs)).size > bound:
-            return finding.but(
-                verdict=Verdict.INCONCLUSIVE,
-                counterexample=None,
-                reason=f"length-dependent: in one plain call, the outputs of {part} inputs change when "
-                f"{time - part} more follow, whatever they are",
-            )
-    return finding
 
 
 CLAIMS = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-_TELLS_MORE = {"output", "return", "need", "needs", "with", "get"}
-"""A first word of an option that asks for more to be returned, whichever way that is computed."""
+from whyformer.subjects.torch_module import ASKS_FOR_MORE
+
 _CHOOSES_HOW = {
     "checkpoint", "checkpointing", "chunked", "chunkwise", "compile", "compiled", "cuda", "eager",
     "efficient", "explicit", "fast", "flash", "fused", "kernel", "kernels", "naive", "parallel", "recurrent",
@@ -16,4 +16,4 @@ _CHOOSES_HOW = {
 def only_the_path(option: str) -> bool:
     """Whether an option's name says that it chooses how to compute, or asks for more to be returned."""
     words = option.lower().split("_")
-    return words[0] in _TELLS_MORE or bool(_CHOOSES_HOW & set(words))
+    return words[0] in ASKS_FOR_MORE or bool(_CHOOSES_HOW & set(words))

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from whyformer.claims.audit import lengths
 from whyformer.finding import Finding, Strength, Value, Verdict
 from whyformer.instruments.agreement import Call, Comparison, Deviation, Examiner, Grid, Run
 from whyformer.subjects.subject import SubjectError
@@ -229,10 +230,15 @@ def _confirm(asked: Asked, comparison: Comparison, size: float, bound: float) ->
             Verdict.INCONCLUSIVE,
             f"the deviation {size:.1e} is within {CLEAR:g} times what rounding explains",
         )
+    if not comparison.one_shape and lengths.explains(examiner, comparison, bound):
+        return Verdict.INCONCLUSIVE, "length-dependent: longer calls are computed otherwise, cache or none"
     if asked.other is None or size == torch.inf:
         return Verdict.REFUTED, ""
-    with examiner.subject.precision(asked.other):
-        coarse = examiner.deviation(comparison).size
+    try:
+        with examiner.subject.precision(asked.other):
+            coarse = examiner.deviation(comparison).size
+    except SubjectError:
+        return Verdict.REFUTED, ""
     if coarse > SHRANK * size:
         return Verdict.INCONCLUSIVE, (
             f"the deviation shrinks with precision: {coarse:.1e} in {asked.other}, {size:.1e} here".replace(

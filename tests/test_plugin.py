@@ -1,15 +1,19 @@
 """The pytest plugin from outside: a test for each claim, the witness, and one line for a bad target."""
 
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import jsonschema
 import pytest
 import torch._dynamo  # noqa: F401  torch imports it late and once; pytester forgets what a run inside imports
 
+from whyformer import pytest_plugin, testing
 from whyformer.report.schema import json_schema
 
 pytest_plugins = ["pytester"]
@@ -117,3 +121,11 @@ def test_starting_up_imports_no_torch(tmp_path):
     alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_page_names_every_option_and_every_assertion():
+    page = (Path(__file__).parents[1] / "docs" / "pytest.md").read_text(encoding="utf-8")
+    options = re.findall(r'"(--whyformer-[a-z]+)"', inspect.getsource(pytest_plugin))
+    assert len(set(options)) == 7
+    assert all(f"`{option} " in page for option in options)
+    assert all(f"`{name}(" in page for name in vars(testing) if name.startswith("assert_"))

@@ -1,5 +1,7 @@
 """The catalogue walked: every fault refuted under its claims, every right twin held, no alarm rung."""
 
+from pathlib import Path
+
 import pytest
 
 from catalogue import ALARMS, CAUSAL, FORMULA, ROWS, SOLVER, alarms, verdict_of
@@ -33,3 +35,12 @@ def test_every_kind_is_there_and_no_name_twice():
     assert {row.kind for row in ROWS} == set("ABCDEFGHJK")
     names = [row.name for row in ROWS]
     assert len(set(names)) == len(names)
+
+
+def test_the_page_tells_of_every_row():
+    page = (Path(__file__).parents[2] / "docs" / "catalogue.md").read_text(encoding="utf-8")
+    for row in ROWS:
+        for claim in row.claims:
+            assert f"| {row.kind} | {row.words} | {claim} | {row.verdict.value} / holds |" in page
+    for alarm in ALARMS:
+        assert f"| {alarm.words} | none |" in page

@@ -185,13 +185,20 @@ def audit(
             help="Write the report there, by whyformer/report/1.", parser=_named("--json"), metavar="PATH"
         ),
     ] = None,
+    junit: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the findings there, as JUnit XML.", parser=_named("--junit"), metavar="PATH"
+        ),
+    ] = None,
 ) -> int:
     """Try claims on any model, and show the smallest input that breaks it."""
     _check_seed(seed)
-    if json is not None:
-        from whyformer.report.schema import check_writable
+    for option, path in (("--json", json), ("--junit", junit)):
+        if path is not None:
+            from whyformer.report.schema import check_writable
 
-        check_writable(json)
+            check_writable(path, option)
 
     with _importing():
         from whyformer.auditing import PartialReportError
@@ -214,6 +221,10 @@ def audit(
         from whyformer.report.schema import write_json
 
         write_json(report, json)
+    if junit is not None:
+        from whyformer.report.junit import write_junit
+
+        write_junit(report, junit)
     from whyformer.report.terminal import report_view
 
     _show(report_view(report))

@@ -55,7 +55,7 @@ def write_json(report: Report, path: Path) -> None:
     Raises:
         UsageError: nothing can be written there; see ``check_writable``.
     """
-    _replace(path, to_bytes(report))
+    replace_file(path, to_bytes(report))
 
 
 def write_data(data: Mapping[str, Any], path: Path) -> None:
@@ -66,20 +66,24 @@ def write_data(data: Mapping[str, Any], path: Path) -> None:
         ValueError: a figure is NaN or infinite, which JSON cannot carry.
     """
     text = json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False)
-    _replace(path, (text + "\n").encode("utf-8", "backslashreplace"))
+    replace_file(path, (text + "\n").encode("utf-8", "backslashreplace"))
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, option: str = "--json") -> None:
     """Find out, before long work, whether a file can be written there; leaves nothing behind.
 
     Raises:
         UsageError: the folder is missing or closed, or the path is a folder, a device or read-only.
     """
-    _replace(path, None)
+    replace_file(path, None, option)
 
 
-def _replace(path: Path, content: bytes | None) -> None:
-    """Put the content in the file's place, or without content only try what that would need."""
+def replace_file(path: Path, content: bytes | None, option: str = "--json") -> None:
+    """Put the content in the file's place, whole or not at all; without content only try what that takes.
+
+    Raises:
+        UsageError: nothing can be written there; the line names the option.
+    """
     try:
         target = path.resolve()
         if target.is_dir():
@@ -100,7 +104,7 @@ def _replace(path: Path, content: bytes | None) -> None:
     except (OSError, ValueError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         mend = "name a file in a folder that you can write to"
-        raise UsageError(f"--json {str(path)!r}", f"cannot be written: {why}", mend) from error
+        raise UsageError(f"{option} {str(path)!r}", f"cannot be written: {why}", mend) from error
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

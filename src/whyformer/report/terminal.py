@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
@@ -183,6 +184,13 @@ def finding_view(finding: Finding, number: str = "") -> Group:
     return Group(
         heading(number, title, finding.verdict, aside=basis, words=words), rows(finding_rows(finding))
     )
+
+
+def finding_text(finding: Finding) -> str:
+    """One finding in plain text of 80 columns, for files and for messages."""
+    text = io.StringIO()
+    Console(file=text, width=WIDTH, color_system=None, highlight=False).print(finding_view(finding))
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
 def report_view(report: Report) -> Iterator[RenderableType]:

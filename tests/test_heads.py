@@ -10,7 +10,7 @@ from torch import nn
 from decoders import decoder
 from whyformer.errors import UsageError
 from whyformer.instruments import repeats
-from whyformer.instruments.ablation import Ablator, compositions, random_heads
+from whyformer.instruments.ablation import TOKENS, Ablator, compositions, random_heads
 from whyformer.instruments.copying import copying
 from whyformer.instruments.distance import falls, lookup
 from whyformer.instruments.heads import KINDS, octave, scan
@@ -365,3 +365,13 @@ def test_the_known_answers_of_a_real_model():
     assert ablator.without([(17, 4)]).loss == pytest.approx(ablator.baseline, abs=0.2)
     (pair,) = compositions(model, even.part(slice(0, 2)), [(16, 0)], [(17, 3)])
     assert pair.keys < 0.05 < 0.5 < pair.queries
+
+
+@pytest.mark.parametrize("family", ["bloom", "falcon", "llama"])
+def test_heads_are_left_out_of_every_batch_of_rows(family):
+    model, rows = decoder(family), 5
+    drawn = periodic(rows, 60, torch.arange(3, 90), start=1, generator=generator(3))
+    assert rows * drawn.tokens.shape[1] > TOKENS, "more than one batch"
+    alone = [Ablator(model, drawn.part(slice(row, row + 1))).without([(1, 2)]).loss for row in range(rows)]
+    together = Ablator(model, drawn).without([(1, 2)]).loss
+    assert together == pytest.approx(sum(alone) / rows, abs=1e-5)

@@ -127,7 +127,7 @@ class Watch:
     Attributes:
         watcher: who is shown the layers.
         paths: the computations met.
-        layers: how many layers came by.
+        layers: how many layers came by in the present forward, or in the last one.
     """
 
     watcher: Watcher
@@ -163,6 +163,11 @@ def watching(model: nn.Module, watcher: Watcher) -> Iterator[Watch]:
     own = not _set(model, NAME)
     watch = Watch(watcher)
     token = _watch.set(watch)
+
+    def begin(*_: Any) -> None:
+        watch.layers = 0
+
+    counted = getattr(model, "base_model", model).register_forward_pre_hook(begin)
     try:
         if own:
             with _OwnSoftmax(watch):
@@ -170,6 +175,7 @@ def watching(model: nn.Module, watcher: Watcher) -> Iterator[Watch]:
         else:
             yield watch
     finally:
+        counted.remove()
         _watch.reset(token)
         _set(model, before)
         model.train(train)

@@ -172,8 +172,8 @@ def audit(
             check_writable(path, option)
 
     with _importing():
-        from whyformer.audit import PartialReportError
-        from whyformer.audit import audit as examine
+        from whyformer.auditing import PartialReportError
+        from whyformer.auditing import audit as examine
 
     failure: WhyformerError | None = None
     try:
@@ -209,14 +209,14 @@ def replay(
     report: Annotated[Path, typer.Argument(help="A report that an audit wrote with --json.")],
 ) -> int:
     """Run the counterexamples of a stored report again, on the target that it names."""
-    from whyformer.report.replay import read_report, replay_view
+    from whyformer.report.replay import read_report, replay_view, stands
 
     told = read_report(report)
     with _importing():
-        from whyformer.audit import replay as run_again
+        from whyformer.auditing import replay as run_again
     met = run_again(told)
     _show(replay_view(met))
-    return 1 if any(again > (finding["bound"] or 0) for finding, again in met) else 0
+    return 1 if any(stands(finding, again) for finding, again in met) else 0
 
 
 @app.command()
@@ -229,7 +229,12 @@ def claims(
         from whyformer.lab import listing
 
         if claim is None:
-            told = listing.all_claims(registry.catalogue())
+            told = listing.all_claims(
+                {
+                    "Proved by the lab": registry.catalogue(),
+                    "Tried by the audit on any model": registry.audit_catalogue(),
+                }
+            )
         else:
             told = listing.one_claim(registry.find(claim))
     _show(told)

@@ -46,7 +46,7 @@ class Decoder(nn.Module):
         return k, v, columns
 
     def real(self, mask, x, seen):
-        return torch.ones(x.shape[0], seen + x.shape[1]).bool() if mask is None else mask.bool()
+        return torch.ones(x.shape[0], seen + x.shape[1], dtype=torch.bool) if mask is None else mask.bool()
 
     def turn(self, x, positions):
         half = x.shape[-1] // 2
@@ -129,7 +129,7 @@ class State(nn.Module):
 
     def forward(self, x, attention_mask=None, past_key_values=None, use_cache=False):
         h = self.embed(x)
-        real = torch.ones(x.shape) if attention_mask is None else attention_mask[:, -x.shape[1] :]
+        real = torch.ones_like(x) if attention_mask is None else attention_mask[:, -x.shape[1] :]
         real = real[..., None].to(h.dtype)
         h = self.before(h, real)
         tail = self.tail(past_key_values, h)

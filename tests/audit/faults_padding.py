@@ -142,7 +142,7 @@ class Mean(nn.Module):
 
     def forward(self, x, attention_mask=None):
         h = self.embed(x)
-        real = torch.ones(x.shape) if attention_mask is None else attention_mask
+        real = torch.ones_like(x) if attention_mask is None else attention_mask
         return self.head(torch.tanh(h + self.pooled(h, real[..., None].to(h.dtype))))
 
 

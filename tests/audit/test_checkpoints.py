@@ -11,7 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from shrunken import built
 
+from whyformer.auditing import audit, replay
 from whyformer.errors import MissingExtraError, UsageError
+from whyformer.report.schema import as_dict
 from whyformer.subjects import checkpoints
 from whyformer.subjects.checkpoints import cache_home, open_checkpoint
 from whyformer.subjects.huggingface import load_checkpoint
@@ -65,6 +67,14 @@ def test_a_whole_folder_is_loaded_as_it_was_stored(folder, model, capfd):
     with torch.inference_mode():
         assert torch.equal(subject.call(IDS).y, model(IDS).logits)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_witness_is_replayed_from_the_report_alone(folder):
+    report = as_dict(audit(str(folder), claims=["routing.packing"], length=12))
+    found = report["findings"][0]
+    assert found["verdict"] == "refuted"
+    ((_, deviation),) = replay(json.loads(json.dumps(report)))
+    assert deviation == pytest.approx(found["measured"], rel=1e-6)
 
 
 def test_shards_are_loaded_and_a_missing_or_damaged_one_is_named(folder, model, tmp_path):

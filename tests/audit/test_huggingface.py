@@ -13,7 +13,7 @@ from whyformer.subjects.huggingface import HuggingFace
 from whyformer.subjects.subject import Settings, SubjectError
 
 TIME = 14
-CACHES = {"rwkv": "state", "openai-gpt": None, "bert": None, "xlnet": "mems"}
+CACHES = {"rwkv": "state", "openai-gpt": None, "bert": None, "xlnet": None}
 COUNTING = {"bamba"}
 """Families whose positions restart at every call unless they are given."""
 

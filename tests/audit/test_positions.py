@@ -283,6 +283,33 @@ def test_the_restart_is_found_at_other_special_ids(pad):
     assert tried(positions, Elsewhere()).verdict is Verdict.REFUTED
 
 
+class Inverted(Learned):
+    """The mask is multiplied into the positions the wrong way round: under it real inputs lose theirs."""
+
+    def forward(self, x, attention_mask=None, position_ids=None):
+        if attention_mask is not None:
+            given = self.counted(x, None, 0) if position_ids is None else position_ids
+            position_ids = given * (1 - attention_mask)
+        return super().forward(x, attention_mask, position_ids)
+
+
+class SwallowedInSteps(Learned):
+    """Uses the positions that it is given with the prompt, and none that come with a step."""
+
+    def forward(self, x, attention_mask=None, position_ids=None, past_key_values=None, use_cache=False):
+        given = None if past_key_values is not None else position_ids
+        return super().forward(x, attention_mask, given, past_key_values, use_cache)
+
+
+@pytest.mark.parametrize(
+    ("module", "where"), [(Inverted, "mask of ones"), (SwallowedInSteps, "in steps")], ids=str
+)
+def test_positions_swallowed_on_one_path_leave_it_open(module, where):
+    found = tried(positions, module())
+    assert found.verdict is Verdict.INCONCLUSIVE, found
+    assert where in found.reason
+
+
 # order.resolution
 
 

@@ -6,6 +6,7 @@ code of its own, or with weights drawn at random where some are missing, is refu
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 import json
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from whyformer.errors import MissingExtraError, UsageError
 
@@ -246,6 +248,25 @@ def _load(target: str, folder: Path, raw: dict[str, Any], stored: torch.dtype, c
         raise UsageError(target, why, "store the checkpoint anew")
     _whole(target, info)
     return Checkpoint(model.eval(), stored, type(model).__name__, decoder, converted)
+
+
+def in_memory(model: nn.Module) -> Checkpoint:
+    """A model of transformers that is already loaded, as what :func:`open_checkpoint` would give.
+
+    Args:
+        model: it is put into eval mode; one of low precision is copied to float32, which is exact.
+
+    Raises:
+        UsageError: it is an encoder with a decoder.
+    """
+    name, config = type(model).__name__, getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        raise UsageError(
+            name, "it is an encoder with a decoder, which reads two inputs", "examine either half"
+        )
+    stored = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    held = copy.deepcopy(model).float() if stored.itemsize < 4 else model
+    return Checkpoint(held.eval(), stored, name, name.endswith(_CAUSAL_NAMES))
 
 
 def _whole(target: str, info: dict[str, Any]) -> None:

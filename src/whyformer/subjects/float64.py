@@ -59,20 +59,31 @@ class Float64(TorchFunctionMode):
         if name == "float":
             return args[0].double()
         writes = name in _WRITES or (name.endswith("_") and not name.endswith("__"))
-        if name in _AS_IT_IS or "out" in kwargs or (writes and args[0].dtype is torch.float32):
+        if name in _AS_IT_IS or "out" in kwargs:
             return func(*args, **kwargs)
+        if writes and args[0].dtype is torch.float32:  # a float32 tensor that is kept stays one
+            return func(args[0], *_down(args[1:]), **{key: _down(value) for key, value in kwargs.items()})
         if name == "linear" and len(args) >= 2 and args[1].dtype is torch.float32 and args[1].numel() > _ROWS:
             return _linear(*args, **kwargs)
         return func(*_up(args), **{key: _up(value) for key, value in kwargs.items()})
 
 
 def _up(x: Any) -> Any:
+    return _moved(x, torch.float32, torch.float64)
+
+
+def _down(x: Any) -> Any:
+    return _moved(x, torch.float64, torch.float32)
+
+
+def _moved(x: Any, source: torch.dtype, goal: torch.dtype) -> Any:
+    """Every tensor of the source's dtype in the goal's, and the dtype itself where it is named."""
     if isinstance(x, Tensor):
-        return x.double() if x.dtype is torch.float32 else x
-    if x is torch.float32:
-        return torch.float64
+        return x.to(goal) if x.dtype is source else x
+    if x is source:
+        return goal
     if type(x) in (list, tuple):
-        return type(x)(_up(item) for item in x)
+        return type(x)(_moved(item, source, goal) for item in x)
     return x
 
 

@@ -25,7 +25,7 @@ from whyformer.subjects.float64 import Float64
 from whyformer.subjects.subject import PLAIN, Output, Settings, Subject, SubjectError, Traits
 from whyformer.subjects.torch_module import LARGE, raised, read_output
 
-_CACHES = ("cache", "past_key_values", "cache_params", "state", "mems", "past_buckets_states")
+_CACHES = ("cache", "past_key_values", "cache_params", "state", "past_buckets_states")
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "context_length")
 _BACKENDS = ("eager", "sdpa")
 """What runs on a CPU without a compiler."""
@@ -98,14 +98,18 @@ class HuggingFace(Subject):
         self.traits = self._discover(tokens or table, backends)
 
     def _discover_cache(self) -> None:
-        """The cache's name, who makes it, and what the modules keep beside it."""
-        if self._cache_name is None:
+        """The cache's name, who makes it, and what the modules keep beside it.
+
+        Where later inputs are seen, what was read before cannot be final: such a model has no cache here.
+        """
+        if self._cache_name is None or not self._causal:
+            self._cache_name = None
             return
         before = _attributes(self._model)
         ids = torch.zeros(1, 2, dtype=torch.int64)
         try:
             cache = self.call(ids, use_cache=True).cache.cache
-            if cache is None and self._causal:
+            if cache is None:
                 self._own_cache = True
                 cache = self.call(ids, use_cache=True).cache.cache
         except SubjectError:
@@ -165,7 +169,7 @@ class HuggingFace(Subject):
             said["routing.causal"] = (None, f"the architecture {self._checkpoint.architecture}")
         if "attention_mask" in self._named:
             said["routing.padding"] = (None, "attention_mask in the signature")
-        if self._cache_name is not None and self._causal:
+        if self._cache_name is not None:
             for claim in ("routing.cache", "routing.chunks"):
                 said[claim] = (None, f"{self._cache_name} in the signature")
         window = _window(self._config)
@@ -237,8 +241,10 @@ class HuggingFace(Subject):
         if mask is not None:
             # A pure state model has no columns of the past to mask: it takes the mask of this call alone.
             given["attention_mask"] = mask[:, -ids.shape[1] :] if self._local_mask else mask
-        if self._cache_name is not None:
-            given["use_mems" if self._cache_name == "mems" else "use_cache"] = use_cache
+        if self._cache_name is not None or "use_cache" in self._named:
+            given["use_cache"] = (
+                use_cache  # left out, it may be on, and a cache changes how documents are told
+            )
         handed = cache.cache if cache is not None else self._fresh_cache() if use_cache else None
         if handed is not None:
             given[self._cache_name or ""] = handed

@@ -25,7 +25,9 @@ def agrees(examiner: Examiner, comparison: Comparison) -> bool:
         SubjectError: the subject raised.
     """
     size = examiner.deviation(comparison).size
-    return size == 0 or size <= examiner.bound(comparison)
+    if size == 0 or (not comparison.one_shape and size <= examiner.plain_bound()):
+        return True
+    return size <= examiner.bound(comparison)
 
 
 def without(claim: str, asked: Asked, reason: str, verdict: Verdict = Verdict.INAPPLICABLE) -> Finding:

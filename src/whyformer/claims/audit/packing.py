@@ -96,15 +96,17 @@ def _probes(asked: Asked, way: Way) -> Iterator[Probe]:
         pairs = tuple(((b, start + t), (b, t)) for b in range(sizes["batch"]) for t in range(n))
         return Comparison(packed(ids, lengths, way), packed(own, (n,), way), pairs)
 
-    length = ordinary_length(examiner, 24)
     large = examiner.subject.traits.large
+    length = ordinary_length(examiner, 16 if large else 24)
     least = {"batch": 1, "third": 0, "first": 1, "second": 1}
     splits = [(length // 2, length - length // 2, 0), (max(1, length // 3), max(1, length // 4), 3)]
     for base, (first, second, third) in enumerate(splits[:1] if large else splits):
         for batch in (1,) if large else (1, 2):
             sizes = {"first": first, "second": second, "third": third, "batch": batch, "base": base + 1}
-            for at in range(3 if third else 2):
+            places = range(3 if third else 2)
+            for at in places[:1] if large else places:
                 yield Probe({**sizes, "at": at}, other, {**_path(way), "document": "another beside"}, least)
+            for at in places[1:] if large else places:
                 yield Probe({**sizes, "at": at}, alone, {**_path(way), "document": "alone"}, least)
 
 

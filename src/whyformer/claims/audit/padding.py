@@ -263,28 +263,32 @@ def _probes(
     examiner = asked.examiner
     make = _Prober(examiner, told)
     traits = examiner.subject.traits
-    length = ordinary_length(examiner, 24)
+    length = ordinary_length(examiner, 16 if traits.large else 24)
     length = max(2, min(length, (traits.max_length or length + 16) - 10))
-    short = max(2, length // 4)
     beside = _rows_are_apart(examiner, length)
     for positions in given:
         for side in (_LEFT, _RIGHT):
-            if positions == 0 and side in left_out:
-                continue
-            common = {"side": side, "given": positions}
-            yield make.probe(make.alone, common, length=length, pads=5)
-            if not traits.large:
-                yield make.probe(make.alone, common, length=short, pads=9, base=3)
-            if told:
-                yield from _other_contents(make, length, common)
-            if beside:
-                yield from _unequal(make, length, common)
+            # Padding on the right moves no position, so a dear subject is not asked twice.
+            asked_before = traits.large and positions == 1 and side == _RIGHT and 0 in given
+            if not asked_before and (positions or side not in left_out):
+                yield from _on_side(make, length, {"side": side, "given": positions}, beside)
         if told:
             yield make.probe(make.alone, {"given": positions}, length=length)
         if traits.cache:
             yield from _decoded(make, length, positions, beside)
     if told and not traits.large:
         yield from _other_ways(make, asked, length)
+
+
+def _on_side(make: _Prober, length: int, common: dict[str, int], beside: bool) -> Iterator[Probe]:
+    """A row alone, with much padding and little, among other contents, and beside other rows."""
+    yield make.probe(make.alone, common, length=length, pads=5)
+    if not make.traits.large:
+        yield make.probe(make.alone, common, length=max(2, length // 4), pads=9, base=3)
+    if make.told:
+        yield from _other_contents(make, length, common)
+    if beside:
+        yield from _unequal(make, length, common)
 
 
 def _rows_are_apart(examiner: Examiner, length: int) -> bool:
@@ -307,11 +311,16 @@ def _unequal(make: _Prober, length: int, common: dict[str, int]) -> Iterator[Pro
     """Rows of unequal length, the first without padding; then with a row that is all padding."""
     contents = _RANDOM if make.told else _PAD_ID
     gap = max(1, (length - 1) // 3)
-    for row in range(3):
+    for row in _rows(make):
         yield make.probe(make.alone, common, length=length, batch=3, gap=gap, row=row, contents=contents)
     if make.told and not make.traits.large:
         for row in range(2):
             yield make.probe(make.alone, common, length=length, batch=2, gap=2, row=row, empty=1)
+
+
+def _rows(make: _Prober) -> tuple[int, ...]:
+    """The rows of three that are looked at: the one without padding, and those with it."""
+    return (0, 2) if make.traits.large else (0, 1, 2)
 
 
 def _decoded(make: _Prober, length: int, given: int, beside: bool) -> Iterator[Probe]:
@@ -326,7 +335,7 @@ def _decoded(make: _Prober, length: int, given: int, beside: bool) -> Iterator[P
     yield make.probe(make.alone, common, length=length, pads=3)
     if beside:
         gap = max(1, (length - 1) // 3)
-        for row in range(3):
+        for row in _rows(make):
             yield make.probe(make.alone, common, length=length, batch=3, gap=gap, row=row)
     if not make.told:
         return

@@ -195,7 +195,9 @@ def _given(asked: Asked) -> Finding:
         return _both(examiner, sizes, changed, origin)
 
     allowance, allowed = float32_angles(examiner, length)
-    left = traits.mask and length > 2 and (traits.cache or not sees_later(examiner)) and uses_mask(examiner)
+    # Whatever sees both ways is padded on the right, and may count columns.
+    left = traits.mask and traits.left_padding and length > 2 and uses_mask(examiner)
+    left = left and (traits.cache or not sees_later(examiner))
 
     def probes() -> Iterator[Probe]:
         least = {"batch": 1, "length": 1, "first": 1, "pads": 1 if left else 0}
@@ -209,7 +211,30 @@ def _given(asked: Asked) -> Finding:
     counted = "" if origin == 0 else f", counted from {origin} as it counts"
     told = f"positions left out, and given{counted}, {{n}} ways: {'padded on the left, ' if left else ''}"
     told += "with the cache, and in one call" if traits.cache else "in one call"
-    return settle("order.positions", asked, probes(), told, allowance=allowance, allowed=allowed)
+    found = settle("order.positions", asked, probes(), told, allowance=allowance, allowed=allowed)
+    if found.verdict is Verdict.HOLDS:
+        ways = {"under a mask of ones": {"mask": 1}} if traits.mask else {}
+        if traits.cache and length > 4:
+            ways["in steps with the cache"] = {"first": length - 4, "chunk": 1}
+        for words, way in ways.items():
+            if _swallowed(examiner, build({**plain, **way}, ())):
+                why = f"positions are used, but swallowed {words}, where to give them says nothing"
+                return found.but(verdict=Verdict.INCONCLUSIVE, strength=None, reason=why)
+    return found
+
+
+def _swallowed(examiner: Examiner, comparison: Comparison | None) -> bool:
+    """Whether neighbouring positions of the later calls, or of the only one, can be exchanged unnoticed."""
+    if comparison is None:
+        return False
+    run = comparison.right
+    first, *later = run.calls
+    kept, moved = ((first,), later) if later else ((), [first])
+    at = [place for call in moved for place in (call.positions or ((),))[0]]
+    swapped = iter(at[t ^ 1 if t ^ 1 < len(at) else t] for t in range(len(at)))
+    calls = tuple(Call(c.ids, c.mask, (tuple(next(swapped) for _ in c.ids[0]),)) for c in moved)
+    other = Run((*kept, *calls), run.cached, run.settings)
+    return examiner.deviation(Comparison(run, other, comparison.pairs)).size <= examiner.plain_bound()
 
 
 def _fits(examiner: Examiner, comparison: Comparison | None) -> bool:
@@ -247,38 +272,46 @@ def _both(examiner: Examiner, sizes: Sizes, changed: tuple[int, ...], origin: in
     return Comparison(Run(tuple(without_), cached), Run(tuple(with_), cached), tuple(pairs))
 
 
-def _ways(
-    examiner: Examiner, plain: dict[str, int], left: bool
-) -> Iterator[tuple[dict[str, int], tuple[int, ...]]]:
-    """The sizes to try, and the places that hold the id named by ``hole``."""
+Way = tuple[dict[str, int], tuple[int, ...]]
+"""The sizes to try, and the places that hold the id named by ``hole``."""
+
+
+def _ways(examiner: Examiner, plain: dict[str, int], left: bool) -> Iterator[Way]:
+    """In one call: several batches, ids that a model may take for padding, and padding on the left."""
     traits, length = examiner.subject.traits, plain["length"]
-    masks = (0, 1) if traits.mask else (0,)
+    batches: tuple[tuple[int, int], ...] = ((1, 0), (3, 0), (length, 2), (2, 4))
+    padded: tuple[int, ...] = (1, 3, 5)
     holes = dict.fromkeys([traits.pad, *traits.special])
-    some = tuple(range(2, length, 5))
     if traits.large:
-        batches, holes = ((1, 2),), dict.fromkeys(list(holes)[:2])
-        chunks: tuple[tuple[int, int], ...] = ((length - 3, 1), (length // 2, 5))
-    else:
-        batches = ((1, 0), (3, 0), (length, 2), (2, 4))  # type: ignore[assignment]
-        chunks = ((1, 1), (length - 4, 1), (3, 3), (length // 2, 5))
-    for mask in masks:
+        batches, padded, holes = ((1, 2),), (2,), {traits.pad: None}
+    some = tuple(range(2, length, 5))
+    for mask in (0, 1) if traits.mask else (0,):
         for batch, base in batches:
             yield {**plain, "batch": batch, "base": base, "mask": mask}, ()
         for hole in holes:
             yield {**plain, "batch": 2, "hole": hole, "mask": mask}, some
-    pads = max(1, length // 4)
-    if left:
-        for batch in (2,) if traits.large else (1, 3, 5):
-            yield {**plain, "batch": batch, "mask": 1, "pads": pads}, ()
-            yield {**plain, "batch": batch, "mask": 1, "pads": pads, "hole": traits.pad}, some
-    for first, chunk in chunks if traits.cache else ():
+    for batch in padded if left else ():
+        way = {**plain, "batch": batch, "mask": 1, "pads": max(1, length // 4)}
+        yield way, ()
+        if not traits.large:
+            yield {**way, "hole": traits.pad}, some
+    if traits.cache:
+        yield from _cached_ways(examiner, plain, left)
+
+
+def _cached_ways(examiner: Examiner, plain: dict[str, int], left: bool) -> Iterator[Way]:
+    """A prompt, and steps or chunks after it; the one that asks the most first."""
+    traits, length = examiner.subject.traits, plain["length"]
+    for first, chunk in ((length - 4, 1), (1, 1), (3, 3), (length // 2, 5)):
         if not 1 <= first < length:
             continue
-        ways = [{"batch": 2, "mask": masks[-1]}]
-        ways += [] if traits.large else [{"batch": 1, "mask": 0}]
-        ways += [{"batch": 2, "mask": 1, "pads": min(pads, first)}] if left else []
-        for way in ways:
+        ways = [{"batch": 2, "mask": int(traits.mask)}, {"batch": 1, "mask": 0}]
+        if left:
+            ways = [{"batch": 2, "mask": 1, "pads": min(max(1, length // 4), first)}, *ways]
+        for way in ways[:1] if traits.large else ways:
             yield {**plain, **way, "first": first, "chunk": chunk}, ()
+        if traits.large:
+            return
 
 
 class Growing(Decoder):

@@ -183,9 +183,10 @@ def settle(
             path={"basis": asked.basis},
         )
     dtype = str(examiner.subject.dtype).removeprefix("torch.")
-    reason = (
-        f"{holds.replace('{n}', str(tried))}; a deviation above {bound * CLEAR:.1e} would have refuted it"
+    least = (
+        f"a deviation above {bound * CLEAR:.1e} would have refuted it" if bound else "equal to the last bit"
     )
+    reason = f"{holds.replace('{n}', str(tried))}; {least}"
     path = {"basis": asked.basis, "dtype": dtype}
     return Finding(
         **common, **measured, verdict=Verdict.HOLDS, strength=Strength.SAMPLED, reason=reason, path=path

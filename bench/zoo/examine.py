@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from bench.zoo.families import build
-from whyformer.audit import audit
+from whyformer.auditing import audit
 from whyformer.report.schema import as_dict
-from whyformer.subjects.checkpoints import Checkpoint, quiet
-from whyformer.subjects.huggingface import HuggingFace
+from whyformer.subjects.checkpoints import quiet
+from whyformer.subjects.targets import subject_of
 from whyformer.subjects.torch_module import raised
 
 LENGTH = 24
@@ -51,7 +51,7 @@ def examine(family: str, *, few: bool = False) -> dict[str, Any]:
     except Exception as error:
         return told(NOT_BUILT, said=raised(error))
     try:
-        subject = HuggingFace(Checkpoint(model, torch.float32, type(model).__name__, True), name=family)
+        subject = subject_of(model, name=family)
         subject.traits = replace(subject.traits, large=few)
         report = audit(subject, length=LENGTH)
     except Exception as error:

@@ -21,8 +21,6 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from bench.zoo.sizes import EDITS, SMALL
-from whyformer.subjects.checkpoints import Checkpoint
-from whyformer.subjects.huggingface import HuggingFace
 
 FAMILIES = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 """The names of all of them."""
@@ -133,14 +131,3 @@ def _wake(model: nn.Module, generator: torch.Generator) -> None:
                 p.add_(torch.randn(p.shape, generator=generator), alpha=SPREAD)
             elif p.dim() >= 2 and spread < SPREAD:
                 p.mul_(SPREAD / spread)
-
-
-def subject(family: str) -> HuggingFace:
-    """The family as a subject.
-
-    Raises:
-        Exception: what :func:`build` raises.
-        UsageError: it reads no tokens.
-    """
-    model = build(family)
-    return HuggingFace(Checkpoint(model, torch.float32, type(model).__name__, True), name=family)

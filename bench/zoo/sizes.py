@@ -120,6 +120,8 @@ EDITS: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": _CONV, "num_dense_layers": 1},
     "mamba2": {"num_heads": 8},
     "ministral": {"head_dim": 8},
+    "musicgen": {"decoder": {"num_codebooks": 1}},
+    "musicgen_melody": {"decoder": {"num_codebooks": 1}},
     "nemotron": {"num_key_value_heads": 2, "head_dim": 8},
     "qwen4_exp": {"text_config": _QSA},
     "qwen4_exp_text": _QSA,

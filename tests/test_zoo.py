@@ -85,6 +85,14 @@ def test_a_reason_fits_only_the_witness_that_it_is_told_of():
         assert table.totals([wrong], known)["refuted without a reason"] == 1
 
 
+def test_a_reason_that_is_no_longer_met_is_told():
+    known = (Reason("routing.cache", "fault", "Says.", "Shown.", ("a", "b")),)
+    results = [audited(name, finding("routing.cache", verdict)) for name, verdict in
+               (("a", "refuted"), ("b", "holds"))]  # fmt: skip
+    assert table.stale(results, known) == ["routing.cache: no longer refuted for 'Says.': b"]
+    assert table.stale(results[:1], (Reason("routing.cache", "fault", "S.", "S.", ("*",), told=""),)) == []
+
+
 def test_a_reason_may_rest_on_another_verdict():
     known = (
         Reason(

@@ -81,7 +81,9 @@ def main() -> int:
     _run(chosen, folder, given.few, given.jobs, given.limit)
     results = [json.loads((folder / f"{family}.json").read_text()) for family in chosen]
     known = reasons.load()
-    if not given.families and not given.few:
+    if not given.families:
+        for words in table.stale(results, known):
+            print(words)
         PAGE.parent.mkdir(exist_ok=True)
         PAGE.write_text(table.page(results, known, transformers.__version__), encoding="utf-8")
     troubles = table.troubles(results, known)

@@ -34,6 +34,18 @@ def troubles(results: Sequence[Result], reasons: tuple[Reason, ...]) -> list[str
     ]
 
 
+def stale(results: Sequence[Result], reasons: tuple[Reason, ...]) -> list[str]:
+    """Each reason on file that names an architecture which is refuted of nothing that it fits, in a line."""
+    given = explained(results, reasons)
+    lines = []
+    for reason in reasons:
+        met = {family for (family, _), found in given.items() if found is reason}
+        left = sorted(set(reason.families) - met - {"*"})
+        if left:
+            lines.append(f"{reason.claim}: no longer refuted for {reason.says!r}: {' '.join(left)}")
+    return lines
+
+
 def totals(results: Sequence[Result], reasons: tuple[Reason, ...]) -> dict[str, int]:
     """The figures that the zoo is measured by."""
     status = Counter(r["status"] for r in results)
@@ -56,12 +68,17 @@ def totals(results: Sequence[Result], reasons: tuple[Reason, ...]) -> dict[str, 
 def page(results: Sequence[Result], reasons: tuple[Reason, ...], version: str) -> str:
     """The whole page in Markdown."""
     given = explained(results, reasons)
+    few = any(r.get("few") for r in results)
     used = list(dict.fromkeys(reason for reason in reasons if reason in given.values()))
     number = {id(reason): n for n, reason in enumerate(used, 1)}
     audited = [r for r in results if r["status"] == AUDITED]
     claims = [c for c in AUDIT_IDS if any(f["claim"] == c for r in audited for f in _findings(r))]
     parts = [
-        _HEAD.format(version=version),
+        _HEAD.format(
+            version=version,
+            few=" with as few probes as a model is that is dear to run" if few else "",
+            command="python -m bench.zoo --few" if few else "make zoo",
+        ),
         _grid(("", "count"), [(name, str(count)) for name, count in totals(results, reasons).items()]),
         "## Verdicts\n\n✓ holds, – does not apply, ? inconclusive; a number is the reason of a refutation.\n",
         _grid(
@@ -85,8 +102,8 @@ def page(results: Sequence[Result], reasons: tuple[Reason, ...], version: str) -
 
 _HEAD = """# The zoo
 
-Every causal-LM architecture of transformers {version}, shrunken and audited; `make zoo` makes this page. The
-weights are drawn at random, so `lookup` is refuted of all of them.
+Every causal-LM architecture of transformers {version}, shrunken to about 30,000 weights and audited{few}.
+This page is made by `{command}`, which fails where an audit crashes or a refutation has no reason.
 """
 
 

@@ -96,7 +96,13 @@ def test_a_reason_that_is_no_longer_met_is_told():
 def test_a_reason_may_rest_on_another_verdict():
     known = (
         Reason(
-            "order.blind", "by design", "Says.", "Shown.", with_={"order.sensitive": "holds"}, told="moves"
+            "order.blind",
+            "by design",
+            "Says.",
+            "Shown.",
+            ("*",),
+            with_={"order.sensitive": "holds"},
+            told="moves",
         ),
     )
     blind = finding("order.blind", "refuted", {}, "it moves")

@@ -119,7 +119,7 @@ def test_a_crash_fails_the_run_and_what_is_not_built_does_not():
 
 def test_the_page_gives_every_verdict_reason_and_witness():
     known = (
-        Reason("routing.cache", "fault", "It forgets.", "Read.", ("a",)),
+        Reason("routing.cache", "fault", "It forgets.", "Read.", ("a",), path={"cache": "on"}),
         Reason("order.shift", "by design", "A table.", "Read.", ("a", "b")),
     )
     results = [

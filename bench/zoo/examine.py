@@ -15,7 +15,6 @@ from whyformer.auditing import audit
 from whyformer.report.schema import as_dict
 from whyformer.subjects.checkpoints import quiet
 from whyformer.subjects.targets import subject_of
-from whyformer.subjects.torch_module import raised
 
 LENGTH = 24
 """Past every window of the shrunken families, which is 8 inputs."""
@@ -49,14 +48,19 @@ def examine(family: str, *, few: bool = False) -> dict[str, Any]:
         with torch.inference_mode(), quiet():
             model(input_ids=torch.zeros(1, 2, dtype=torch.int64), use_cache=False)
     except Exception as error:
-        return told(NOT_BUILT, said=raised(error))
+        return told(NOT_BUILT, said=_line(error))
     try:
         subject = subject_of(model, name=family)
         subject.traits = replace(subject.traits, large=few)
         report = audit(subject, length=LENGTH)
     except Exception as error:
-        return told(CRASHED, said=raised(error))
+        return told(CRASHED, said=_line(error))
     return told(AUDITED, report=as_dict(report))
+
+
+def _line(error: Exception) -> str:
+    """An exception in one line, its kind first."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def examine_into(family: str, few: bool, path: Path) -> None:

@@ -8,7 +8,6 @@ fetched, and no code but the library's own is run.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from bench.zoo.sizes import EDITS, SMALL
+from whyformer.subjects.checkpoints import quiet
 
 FAMILIES = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 """The names of all of them."""
@@ -98,8 +98,7 @@ def build(family: str, seed: int = 0) -> transformers.PreTrainedModel:
         Exception: whatever the library raises on the shrunken config.
     """
     kind = CONFIG_MAPPING[family]
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore")
+    with quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         config = kind(**shrunken(kind, EDITS.get(family, {})))
         wanted = MODEL_FOR_CAUSAL_LM_MAPPING[kind].config_class

@@ -69,7 +69,7 @@ def page(results: Sequence[Result], reasons: tuple[Reason, ...], version: str) -
     """The whole page in Markdown."""
     given = explained(results, reasons)
     few = any(r.get("few") for r in results)
-    used = list(dict.fromkeys(reason for reason in reasons if reason in given.values()))
+    used = [reason for reason in reasons if any(found is reason for found in given.values())]
     number = {id(reason): n for n, reason in enumerate(used, 1)}
     audited = [r for r in results if r["status"] == AUDITED]
     claims = [c for c in AUDIT_IDS if any(f["claim"] == c for r in audited for f in _findings(r))]

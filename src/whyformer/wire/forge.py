@@ -1,0 +1,146 @@
+"""``wire``: choose sizes, build, prove, write; or refuse, with the largest context that can be certified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from whyformer.errors import UsageError
+from whyformer.wire import folder as disk
+from whyformer.wire import induction
+from whyformer.wire.certificate import certificate
+from whyformer.wire.circuit import DTYPES, Circuit, Geometry
+from whyformer.wire.families import find
+from whyformer.wire.family import Family, Tensors, UnfitError
+from whyformer.wire.induction import UnreachableError
+
+RULES = ("recent", "agree")
+LEAST, MOST = 4, 2**20
+"""The sizes of vocabularies and contexts."""
+Progress = Callable[[str], None]
+
+
+def wire(
+    architecture: str,
+    *,
+    vocabulary: int,
+    context: int,
+    out: Path | str,
+    rule: str = "recent",
+    dtype: str = "float32",
+    tied: bool | None = None,
+    theta: float | None = None,
+    window: int | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Write a checkpoint that does exact induction, with its certificate.
+
+    Args:
+        architecture: one of ``families.FAMILIES``.
+        vocabulary: how many ids, the first token and the pad among them.
+        context: the longest sequence, the first token included.
+        out: the folder to write.
+        rule: which of several twins counts: the most ``recent``, or any where they ``agree``.
+        dtype: "float32" or "bfloat16".
+        tied: whether the embedding is the unembedding; what the architecture is known for where None.
+        theta: the rotary base; the first that serves where None.
+        window: a sliding window, for architectures that have one.
+        force: replace a folder that was wired before.
+        progress: told what is being done.
+
+    Returns:
+        The certificate.
+
+    Raises:
+        UsageError: an argument is out of range, or no such checkpoint can be certified.
+    """
+    out = Path(out)
+    name, family = find(architecture)
+    tied = name in ("gpt2", "gemma") if tied is None else tied
+    _check(name, family, vocabulary, context, rule, dtype, tied, theta, window)
+    disk.check_free(out, force)
+    asked = Geometry(name, vocabulary, context, 0, 0, 2, theta, dtype, tied, window)
+    say = progress or (lambda _: None)
+    say("choosing and proving")
+    made = attempt(asked, family, rule)
+    if made is None:
+        _refuse(asked, family, rule, say)
+        raise AssertionError
+    circuit, stored, proved = made
+    say("writing")
+    disk.write(out, circuit, family, stored, proved)
+    return proved
+
+
+def attempt(asked: Geometry, family: Family, rule: str) -> tuple[Circuit, Tensors, dict[str, Any]] | None:
+    """A circuit, its tensors and its certificate; None where it cannot be certified."""
+    try:
+        built = induction.build(asked, family.traits, rule)
+        stored = disk.tensors(built, family)
+        circuit = family.read(built.geometry, stored)
+        proved = certificate(circuit, family.traits)
+    except (UnreachableError, UnfitError):
+        return None
+    return (circuit, stored, proved) if proved["rule"] == rule else None
+
+
+def largest(asked: Geometry, family: Family, rule: str, say: Progress) -> int:
+    """The largest context below the one asked that was certified, to two digits; 0 where there is none."""
+    low, high = 0, asked.context
+    while high - low > max(1, high // 50):
+        middle = (low + high) // 2 if low else high // 2
+        if middle < LEAST:
+            break
+        say(f"trying a context of {middle:,}")
+        tried = replace(asked, context=middle)
+        if attempt(tried, family, rule) is None:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _refuse(asked: Geometry, family: Family, rule: str, say: Progress) -> None:
+    """Say what can be certified in place of what was asked."""
+    can = largest(asked, family, rule, say)
+    what = f"{asked.architecture} with {asked.vocabulary:,} tokens at context {asked.context:,}"
+    why = f"no margin can be certified there under the rule {rule} in {asked.dtype}"
+    if asked.theta is not None:
+        why += f" with the rotary base {asked.theta:g}"
+    other = "--rule agree" if rule == "recent" else "another --theta"
+    mend = f"the largest context is {can:,}; or try {other}" if can else f"try {other}, or float32"
+    raise UsageError(what, why, mend)
+
+
+def _check(
+    name: str,
+    family: Family,
+    vocabulary: int,
+    context: int,
+    rule: str,
+    dtype: str,
+    tied: bool,
+    theta: float | None,
+    window: int | None,
+) -> None:
+    """Refuse arguments that no checkpoint can have."""
+    for option, value in (("--vocab", vocabulary), ("--context", context)):
+        if not LEAST <= value <= MOST:
+            near = LEAST if value < LEAST else MOST
+            raise UsageError(f"{option} {value}", f"it is {LEAST} to {MOST:,}", f"try {option} {near}")
+    if rule not in RULES:
+        raise UsageError(f"--rule {rule}", "it is no rule", "choose recent or agree")
+    if dtype not in DTYPES:
+        raise UsageError(f"--dtype {dtype}", "weights are float32 or bfloat16", "choose one of them")
+    if (tied and not family.traits.tied) or (not tied and not family.traits.untied):
+        this, other = ("--tied", "--untied") if tied else ("--untied", "--tied")
+        raise UsageError(this, f"{name} is not made so", f"leave it out, or use {other}")
+    if theta is not None and not (family.traits.rotary and 1 < theta < 1e30):
+        why = "a rotary base is above 1" if family.traits.rotary else f"{name} has learned positions"
+        raise UsageError(f"--theta {theta:g}", why, "leave it out")
+    if window is not None and (not family.traits.window or window < LEAST):
+        why = f"a window is {LEAST} or more" if family.traits.window else f"{name} has no window"
+        raise UsageError(f"--window {window}", why, "leave it out, or wire mistral")

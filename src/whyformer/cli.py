@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -117,7 +119,8 @@ def lab(
 
         check_writable(json)
 
-    from whyformer.lab import story
+    with _importing():
+        from whyformer.lab import story
 
     if sequence is None and text is None:
         told = story.tell(seed)
@@ -166,8 +169,9 @@ def audit(
 
         check_writable(json)
 
-    from whyformer.audit import PartialReportError
-    from whyformer.audit import audit as examine
+    with _importing():
+        from whyformer.auditing import PartialReportError
+        from whyformer.auditing import audit as examine
 
     failure: WhyformerError | None = None
     try:
@@ -199,10 +203,11 @@ def replay(
     report: Annotated[Path, typer.Argument(help="A report that an audit wrote with --json.")],
 ) -> int:
     """Run the counterexamples of a stored report again, on the target that it names."""
-    from whyformer.audit import replay as run_again
     from whyformer.report.replay import read_report, replay_view
 
     told = read_report(report)
+    with _importing():
+        from whyformer.auditing import replay as run_again
     met = run_again(told)
     _show(replay_view(met))
     return 1 if any(again > (finding["bound"] or 0) for finding, again in met) else 0
@@ -213,19 +218,40 @@ def claims(
     claim: Annotated[str | None, typer.Argument(help="The id of one claim, to explain it.")] = None,
 ) -> int:
     """List the claims, or explain one: its mathematics, its test, what breaks it, its source."""
-    from whyformer import claims as registry
-    from whyformer.lab import listing
+    with _importing():
+        from whyformer import claims as registry
+        from whyformer.lab import listing
 
-    if claim is None:
-        _show(listing.all_claims(registry.catalogue()))
-    else:
-        _show(listing.one_claim(registry.find(claim)))
+        if claim is None:
+            told = listing.all_claims(
+                {
+                    "Proved by the lab": registry.catalogue(),
+                    "Tried by the audit on any model": registry.audit_catalogue(),
+                }
+            )
+        else:
+            told = listing.one_claim(registry.find(claim))
+    _show(told)
     return 0
 
 
 def _check_seed(seed: int) -> None:
     if seed < 0:
         raise UsageError(f"--seed {seed}", "a seed is 0 or more", f"try --seed {SEED}")
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """Leave at once on Ctrl-C: what is raised inside an import of torch, other code may catch and forget."""
+
+    def leave(_signal: int, _frame: object) -> None:
+        os._exit(_say("interrupted", 130))
+
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _check_own_input(
@@ -283,6 +309,7 @@ def _say(line: str, status: int) -> int:
     from whyformer.report.terminal import safe
 
     sys.stderr.write(f"whyformer: {safe(' '.join(line.split()))}\n")
+    sys.stderr.flush()
     return status
 
 

@@ -8,7 +8,7 @@ a changed input are all the same kind of thing, and each is data that can be sto
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,10 @@ A jittered run moves each elementary result by up to one unit in the last place;
 can move it by up to k units and typically by its square root, which 32 covers to k = 1,024 in the typical
 case. Real faults stand orders of magnitude above it in float64.
 """
+
+
+_BLOCK = 1 << 20
+"""How many numbers are compared at a time: outputs over a large vocabulary fill the memory by themselves."""
 
 
 @dataclass(frozen=True)
@@ -219,12 +223,13 @@ class Examiner:
             if run.cached and cache is None:
                 raise SubjectError("use_cache=True", "no cache came back", "return (y, past) when it is set")
             outputs.append(result.y)
-        return torch.cat(outputs, dim=1)
+        return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0]
 
     def deviation(self, comparison: Comparison) -> Deviation:
         """How far the two sides lie apart, in the subject's present precision."""
         left, right = self.output(comparison.left), self.output(comparison.right)
-        return _apart(_at(left, comparison.pairs, 0), _at(right, comparison.pairs, 1), comparison.pairs)
+        blocks = _blocks(comparison.pairs, left.shape[2])
+        return max((_apart(_at(left, b, 0), _at(right, b, 1), b) for b in blocks), key=lambda d: d.size)
 
     def bound(self, comparison: Comparison, draws: int = 2) -> float:
         """What rounding explains of a comparison: SAFETY times the most that jitter moves its difference.
@@ -235,21 +240,18 @@ class Examiner:
         and where two runs of one shape differ by content alone, what they share cancels, so that a leak far
         below the island's noise still stands out.
         """
-        base = self._difference(comparison, self.output)
+        left, right = self.output(comparison.left), self.output(comparison.right)
         worst = 0.0
         for draw in range(draws):
-
-            def jittered(run: Run, seed: int = self.seed + 7919 * draw) -> Tensor:
-                with Jitter(seed):
-                    return self._execute(run)
-
-            moved = (self._difference(comparison, jittered) - base).abs()
-            worst = max(worst, float(moved.nan_to_num(0.0, 0.0, 0.0).max()))
+            with Jitter(self.seed + 7919 * draw):
+                moved_left = self._execute(comparison.left)
+            with Jitter(self.seed + 7919 * draw):
+                moved_right = self._execute(comparison.right)
+            for block in _blocks(comparison.pairs, left.shape[2]):
+                base = _at(left, block, 0).double() - _at(right, block, 1).double()
+                moved = _at(moved_left, block, 0).double() - _at(moved_right, block, 1).double()
+                worst = max(worst, float((moved - base).abs().nan_to_num(0.0, 0.0, 0.0).max()))
         return SAFETY * worst
-
-    def _difference(self, comparison: Comparison, output: Callable[[Run], Tensor]) -> Tensor:
-        left, right = output(comparison.left), output(comparison.right)
-        return _at(left, comparison.pairs, 0).double() - _at(right, comparison.pairs, 1).double()
 
     def plain_bound(self) -> float:
         """What rounding explains of an ordinary run's outputs; measured once a precision."""
@@ -261,6 +263,13 @@ class Examiner:
                 moved = (self._execute(run) - base).abs()
             self._plain_bound[dtype] = SAFETY * float(moved.nan_to_num(0.0, 0.0, 0.0).max())
         return self._plain_bound[dtype]
+
+
+def _blocks(pairs: tuple[tuple[Place, Place], ...], width: int) -> Iterator[tuple[tuple[Place, Place], ...]]:
+    """The pairs, so many at a time that their outputs are few numbers."""
+    step = max(1, _BLOCK // max(1, width))
+    for start in range(0, len(pairs), step):
+        yield pairs[start : start + step]
 
 
 def _at(y: Tensor, pairs: tuple[tuple[Place, Place], ...], side: int) -> Float[Tensor, "pairs out"]:

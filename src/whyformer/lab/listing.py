@@ -18,15 +18,18 @@ SOURCE_WIDTH = 100
 """Prose in the sources is wrapped somewhere beyond this column, and at 110 at the latest."""
 
 
-def all_claims(catalogue: Mapping[str, Claim]) -> Iterator[RenderableType]:
-    """Ids and sentences, in the order in which the lab tells them."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(ratio=1)
-    for claim in catalogue.values():
-        table.add_row(claim.id, Text(claim.sentence))
-    yield table
-    yield Text("\n'whyformer claims ID' explains one.", "dim")
+def all_claims(catalogues: Mapping[str, Mapping[str, Claim]]) -> Iterator[RenderableType]:
+    """Ids and sentences, under the title of each catalogue, in its order."""
+    for title, catalogue in catalogues.items():
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="cyan", no_wrap=True, width=max(map(len, catalogue)))
+        table.add_column(ratio=1)
+        for claim in catalogue.values():
+            table.add_row(claim.id, Text(claim.sentence))
+        yield Text(f"{title}\n", "dim")
+        yield table
+        yield ""
+    yield Text("'whyformer claims ID' explains one.", "dim")
 
 
 def one_claim(claim: Claim) -> Iterator[RenderableType]:

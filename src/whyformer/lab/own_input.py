@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from whyformer.finding import Finding, Strength, Verdict
 from whyformer.lab.rule import Answer, Rule
 from whyformer.lab.tokens import By, Tokens, read_file, read_sequence
 from whyformer.report.terminal import rows, safe
-from whyformer.subjects.induction import InductionCircuit
+from whyformer.subjects.induction import Copies, InductionCircuit
 
 __all__ = [
     "CONTEXT",
@@ -160,9 +161,8 @@ def _answers(
     ids: Int[Tensor, " time"], vocabulary: int, context: int, progress: Progress | None
 ) -> Iterator[Answer]:
     """What the circuit says of each token, in order."""
-    recent = InductionCircuit(vocabulary, context)
-    every = InductionCircuit(vocabulary, context, recency=0)
-    for latest, most in zip(recent.read(ids), every.read(ids), strict=True):
+    recent, every = (InductionCircuit(vocabulary, context, recency=recency) for recency in (1, 0))
+    for latest, most in _side_by_side(recent.read(ids), every.read(ids)):
         assert latest.looked is not None
         columns = (latest.looked, latest.copied, most.copied, most.tied)
         for looked, copied, leading, tied in zip(*(column.tolist() for column in columns), strict=True):
@@ -174,6 +174,27 @@ def _answers(
             )
         if progress is not None:
             progress(latest.start + len(latest.copied), len(ids))
+
+
+def _side_by_side(first: Iterator[Copies], second: Iterator[Copies]) -> Iterator[tuple[Copies, Copies]]:
+    """Two circuits' blocks in pairs: a thread for each, one block ahead of whoever takes them.
+
+    Torch is kept to one thread in each meanwhile: blocks are small, and its own threads would wait for each
+    other at every step.
+    """
+    threads = torch.get_num_threads()
+    with ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+
+        def ask() -> tuple[Future[Copies | None], Future[Copies | None]]:
+            return pool.submit(next, first, None), pool.submit(next, second, None)
+
+        try:
+            asked = ask()
+            while (one := asked[0].result()) and (other := asked[1].result()):
+                asked = ask()
+                yield one, other
+        finally:
+            torch.set_num_threads(threads)
 
 
 def reading_findings(reading: Reading) -> tuple[Finding, ...]:
@@ -264,8 +285,8 @@ def _totals(reading: Reading) -> list[tuple[str, str | Text]]:
         ("input", f"{tokens.source}: {reading.length:,} {tokens.unit}s, {tokens.vocabulary:,} symbols"),
         (
             "twins",
-            f"{share(twins, reading.judged)} tokens that another follows had an earlier twin among the "
-            f"{reading.context:,} before them",
+            f"of the tokens that another follows, {share(twins, reading.judged)} had an earlier twin among "
+            f"the {reading.context:,} before them",
         ),
     ]
     if twins:

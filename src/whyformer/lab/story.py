@@ -87,6 +87,7 @@ def story(result: LabResult) -> Iterator[RenderableType]:
     """The opening, two acts, the edges, and one verdict line."""
     yield Text(words.TITLE, "bold")
     yield Padding(Text(words.PROMISE), (1, 0))
+    yield Padding(Text(words.LEGEND, "dim"), (0, 0, 1, 0))
     yield from act(*words.OPENING)
     yield from _numbered(result.opening)
     number = len(result.opening) + 1

@@ -66,7 +66,7 @@ def read_sequence(text: str, vocabulary: int | None = None) -> Tokens:
 
 def _symbol(part: str) -> int:
     """One symbol of a sequence."""
-    mend = "symbols are integers from 0 on"
+    mend = "use integers from 0 on"
     if not re.fullmatch(r"[+-]?[0-9]{1,20}", part):
         raise UsageError(f"{part[:40]!r} in --sequence", "it is not an integer", mend)
     symbol = int(part)

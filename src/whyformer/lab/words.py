@@ -4,11 +4,14 @@ from __future__ import annotations
 
 TITLE = "whyformer: why a transformer works, proved with real tensors"
 PROMISE = (
-    "Two facts carry it. Routing: attention connects any two positions in one hop, by content. "
-    "Order: attention "
-    "alone is blind to order, which comes from positions, or from a mask. Each step below gives its "
-    "answer, what "
-    "was found, how far that reaches, and a model for which the same test says NO."
+    "Two facts carry it. Routing: attention connects any two positions in one hop, by content. Order: "
+    "attention alone is blind to order, which comes from positions, or from a mask. Each step below gives "
+    "its answer, what was found, what was measured against its bound, how far that reaches, and a model for "
+    "which the same test says NO."
+)
+LEGEND = (
+    "Bounds set by rounding: T0 equal bit for bit, T1 attention in floating point, T2 products of Jacobians, "
+    "T3 sines and cosines, T4 rotary scores, T5 the lead that a winner needs."
 )
 
 OPENING = (

@@ -8,6 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from whyformer.subjects.induction import lookup
+
 
 @dataclass(frozen=True)
 class HandedValues:
@@ -42,4 +44,4 @@ class HandedValues:
             x: the embedded tokens, which give query and keys.
             tokens: the same tokens as a list, which gives the shifted values.
         """
-        return self.weights(x) @ self.one_hot(tokens[1:])
+        return lookup(self.sharpness * x[-1], x[:-1], self.one_hot(tokens[1:]))

@@ -72,6 +72,7 @@ class Traits:
         dropout: whether there is dropout that can be switched on without changing anything else.
         max_length: the longest input, or None where nothing states one.
         pad: the id that stands for padding.
+        padded: whether the subject itself sets that id apart.
         promises: claim id -> (value, what promises it).
         large: whether a forward is dear, so that probes are to be few.
         left_padding: whether padding may stand on the left with the mask alone; encoders count on the right.
@@ -88,6 +89,7 @@ class Traits:
     dropout: bool = False
     max_length: int | None = None
     pad: int = 0
+    padded: bool = False
     promises: Mapping[str, tuple[Value, str]] = field(default_factory=dict)
     large: bool = False
     left_padding: bool = True

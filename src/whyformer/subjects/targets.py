@@ -39,7 +39,7 @@ def load(target: str, *, tokens: int | None = None, width: int | None = None, se
     """
     if is_code(target):
         module = load_module(target, seed)
-        return TorchModule(module, tokens=tokens, width=width, name=target.rpartition(":")[2], target=target)
+        return subject_of(module, tokens=tokens, width=width, name=target.rpartition(":")[2], target=target)
     if target.endswith(".py"):
         raise UsageError(target, "code is run only where NAME says what to take", f"say {target}:NAME")
     from whyformer.subjects.huggingface import load_checkpoint
@@ -47,6 +47,41 @@ def load(target: str, *, tokens: int | None = None, width: int | None = None, se
     if width is not None:
         raise UsageError(f"--width {width}", "a checkpoint reads tokens", "leave it out")
     return load_checkpoint(target, tokens=tokens)
+
+
+def subject_of(
+    module: nn.Module,
+    *,
+    tokens: int | None = None,
+    width: int | None = None,
+    name: str | None = None,
+    target: str | None = None,
+) -> Subject:
+    """A module as a subject: by its signature, or where it is a model of transformers by its config too.
+
+    Args:
+        module: what is examined.
+        tokens: the vocabulary, where it reads tokens; a model of transformers tells its own.
+        width: the width, where it reads vectors.
+        name: what a reader calls it.
+        target: where it was loaded from.
+
+    Raises:
+        UsageError: it is not said what a module reads, or its forward takes no input.
+    """
+    family = type(module).__mro__
+    if width is None and any(c.__name__ == "PreTrainedModel" and _of_transformers(c) for c in family):
+        from whyformer.subjects.checkpoints import in_memory
+        from whyformer.subjects.huggingface import HuggingFace
+
+        return HuggingFace(
+            in_memory(module), name=name or type(module).__name__, target=target, tokens=tokens
+        )
+    return TorchModule(module, tokens=tokens, width=width, name=name, target=target)
+
+
+def _of_transformers(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "transformers"
 
 
 def is_code(target: str) -> bool:

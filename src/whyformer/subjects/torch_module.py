@@ -2,7 +2,8 @@
 
 ``forward(x, attention_mask=None, position_ids=None, past_key_values=None, use_cache=False)``: only ``x`` is
 required, and what the signature lacks, the module does not support. Parameters that hide in ``**kwargs`` do
-not count: many models swallow an unknown one without a word.
+not count, unless a class that the module inherits from names them: many models swallow an unknown one without
+a word.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 
 from whyformer.errors import UsageError
 from whyformer.finding import Value
+from whyformer.subjects.float64 import Float64, has_islands
+from whyformer.subjects.kernels import backends_of, enter_backend
 from whyformer.subjects.subject import PLAIN, Output, Settings, Subject, SubjectError, Traits
 
 SYMBOLS = 64
@@ -67,15 +70,17 @@ class TorchModule(Subject):
         self._native = floats[0] if floats else torch.float32
         self.dtype = self._native
         self._copies: dict[torch.dtype, nn.Module] = {self._native: self._given}
-        self.traits = self._discover()
+        self._islands: bool | None = None
         if width is not None:
             generator = torch.Generator().manual_seed(0)
             self._table = torch.randn(SYMBOLS, width, generator=generator, dtype=torch.float64)
             self._table[SYMBOLS - LOUD :] *= 30
+        self.traits = self._discover()
 
     def _discover(self) -> Traits:
         parameters = inspect.signature(self._given.forward).parameters
         named = [p for p in parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        named += _handed_on(self._given, {p.name for p in named})
         if not named and not any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
             raise UsageError(self.name, "its forward takes no input", "give it forward(x, ...)")
         needed = [p.name for p in named[1:] if p.default is p.empty]
@@ -110,11 +115,19 @@ class TorchModule(Subject):
             positions="position_ids" in names,
             cache={"past_key_values", "use_cache"} <= names,
             options=options,
+            backends=backends_of(self._given, self._sample()),
             dropout=_has_dropout(self._given),
             pad=next((p for p in padded if p is not None), 0),
+            padded=plain and any(p is not None for p in padded),
             promises=promises,
             large=size >= LARGE,
         )
+
+    def _sample(self) -> Tensor:
+        """A short input, to see how the module goes about it."""
+        if self._tokens is not None:
+            return torch.zeros(1, 4, dtype=torch.int64)
+        return self._table[None, :4].to(self._native)
 
     def describe(self) -> dict[str, Any]:
         """Name, kind, target, what it reads, its own precision and its size."""
@@ -131,17 +144,31 @@ class TorchModule(Subject):
 
     @contextmanager
     def precision(self, dtype: torch.dtype) -> Iterator[None]:
-        """Compute on a copy of the module in another precision inside the block."""
+        """Compute on a copy of the module in another precision inside the block.
+
+        Where a short run in float64 meets float32 on its way, that is float64 too inside the block.
+        """
         if dtype not in self._copies:
             try:
                 self._copies[dtype] = copy.deepcopy(self._given).to(dtype)
             except Exception as error:
                 raise SubjectError(f"{self.name} in {dtype}", raised(error), "examine it as it is") from error
+        if dtype is torch.float64 and self._islands is None:
+            self._islands = self._has_islands()
         before, self.dtype = self.dtype, dtype
         try:
             yield
         finally:
             self.dtype = before
+
+    def _has_islands(self) -> bool:
+        x = self._sample()
+        module = self._copies[torch.float64]
+        try:
+            with torch.inference_mode():
+                return has_islands(lambda: module(x.double() if x.is_floating_point() else x))
+        except Exception:  # a module that cannot be run says so when it is called
+            return False
 
     def call(
         self,
@@ -166,6 +193,8 @@ class TorchModule(Subject):
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode())
             _enter(stack, module, settings)
+            if self.dtype is torch.float64 and self._islands:
+                stack.enter_context(Float64())
             try:
                 result = module(x, **given)
             except SubjectError:
@@ -174,6 +203,21 @@ class TorchModule(Subject):
                 what = f"{self.name} on an input of shape {tuple(x.shape)}"
                 raise SubjectError(what, raised(error), "run that call by itself to see why") from error
         return read_output(self.name, result, ids, use_cache)
+
+
+def _handed_on(module: nn.Module, known: set[str]) -> list[inspect.Parameter]:
+    """The parameters with a default that ``**kwargs`` may hand on to a forward that the module inherits."""
+    found: dict[str, inspect.Parameter] = {}
+    for cls in type(module).__mro__:
+        if cls is nn.Module or "forward" not in vars(cls):
+            continue
+        parameters = list(inspect.signature(vars(cls)["forward"]).parameters.values())
+        for p in parameters:
+            if p.default is not p.empty and p.name not in known:
+                found.setdefault(p.name, p)
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            break
+    return list(found.values())
 
 
 def read_output(name: str, result: Any, ids: Tensor, use_cache: bool) -> Output:
@@ -244,7 +288,7 @@ def _enter(stack: ExitStack, module: nn.Module, settings: Settings) -> None:
     if settings.train:
         stack.enter_context(_training(module))
     if settings.backend is not None:
-        raise SubjectError(f"backend {settings.backend}", "a module has none to choose from", "leave it out")
+        enter_backend(stack, module, settings.backend)
 
 
 def _has_dropout(module: nn.Module) -> bool:

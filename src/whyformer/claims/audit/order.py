@@ -89,20 +89,16 @@ def permutations(examiner: Examiner, lengths: list[int]) -> Iterator[Probe]:
         pairs = tuple(((b, place), (b, t)) for b in range(batch) for t, place in enumerate(order))
         return Comparison(full(ids), full(moved), pairs)
 
-    large = examiner.subject.traits.large
+    large, working = examiner.subject.traits.large, ordinary_length(examiner)
     for length in lengths:
         every = list(range(1, length))
-        spread = every[:: max(1, length // 6)]
-        for base, batch in ((0, 1), (2, 3), (1, 2), (4, 1)):
-            if large:
-                singles = every if length <= 8 else [length // 2, length - 1]
-            else:
-                singles = every if base == 0 and length <= examiner.length else spread
+        some = [length // 2, length - 1] if large else every[:: max(1, length // 6)]
+        inputs = ((0, 1), (2, 3), (1, 2)) if length == working and not large else ((0, 1),)
+        for base, batch in inputs:
+            singles = every if length <= 8 or (base == 0 and length == working and not large) else some
             for far, places in [(0, (t,)) for t in singles] + [(far, tuple(every)) for far in (0, 1, 2)]:
                 sizes = {"length": length, "batch": batch, "base": base, "far": far}
                 yield Probe(sizes, build, {}, {"batch": 1, "length": 2}, places)
-            if large:
-                break
 
 
 def last_output(examiner: Examiner, length: int) -> tuple[Mapping[str, Any], str]:

@@ -21,7 +21,7 @@ def batch(asked: Asked, generator: torch.Generator) -> Finding:
     """routing.batch: a row alone, beside others, beside changed others, and in another place of the batch."""
     examiner = asked.examiner
     traits = examiner.subject.traits
-    length = ordinary_length(examiner)
+    length = ordinary_length(examiner, 64 if traits.large else None)
 
     def build(sizes: Sizes, changed: tuple[int, ...]) -> Comparison | None:
         rows, row, time = sizes["batch"], sizes["row"], sizes["length"]

@@ -17,8 +17,7 @@ from whyformer.errors import UsageError, WhyformerError
 from whyformer.finding import Finding, Report, Value, Verdict, overall
 from whyformer.instruments.agreement import Comparison, Examiner
 from whyformer.subjects.subject import Subject, SubjectError
-from whyformer.subjects.targets import load
-from whyformer.subjects.torch_module import TorchModule
+from whyformer.subjects.targets import load, subject_of
 
 SEED = 31
 LENGTH = {False: 24, True: 64}
@@ -78,7 +77,7 @@ def audit(
     if isinstance(subject, str):
         subject = load(subject, tokens=tokens, width=width, seed=seed)
     elif isinstance(subject, nn.Module):
-        subject = TorchModule(subject, tokens=tokens, width=width)
+        subject = subject_of(subject, tokens=tokens, width=width)
     questions = _questions(subject, wanted)
     examiner = Examiner(subject, _length(subject, length), seed)
     findings: list[Finding] = []
@@ -224,9 +223,17 @@ def _run_once(examiner: Examiner) -> None:
         top = torch.full((1, 2), subject.traits.vocabulary - 1, dtype=torch.int64)
         subject.call(top)
     except SubjectError as error:
-        raise UsageError(error.what, error.why, error.mend) from error
+        raise UsageError(error.what, error.why, _mend(subject, error)) from error
     if not bool(y.isfinite().all()):
         raise UsageError(subject.name, "it returns NaN or infinity on an ordinary input", "mend it first")
+
+
+def _mend(subject: Subject, error: SubjectError) -> str:
+    """What to try where the very first call fails: the other kind of input is the likeliest slip."""
+    told = subject.describe()
+    if told.get("width"):
+        return "if it reads tokens, say --tokens V"
+    return f"check that it reads {told['tokens']} tokens" if told.get("tokens") else error.mend
 
 
 def _raised(question: Question, error: SubjectError) -> Finding:

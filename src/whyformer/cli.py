@@ -27,7 +27,7 @@ CONTEXT = 8192
 EXIT = {Verdict.HOLDS: 0, Verdict.INAPPLICABLE: 0, Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
 """Exit status by verdict; an unusable call or target gives 2, an interruption 130."""
 
-COMMANDS = ("lab", "audit", "replay", "claims")
+COMMANDS = ("lab", "audit", "replay", "claims", "wire", "certify")
 
 _TyperUsage: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 """What typer raises for a call that it cannot read: the base of its usage errors."""
@@ -235,6 +235,75 @@ def claims(
     return 0
 
 
+@app.command()
+def wire(
+    architecture: Annotated[
+        str, typer.Argument(help="gpt2, llama, mistral, qwen2, qwen3, gemma or gpt_neox.", metavar="ARCH")
+    ],
+    vocab: Annotated[int, typer.Option(help="How many ids, the first token and the pad among them.")],
+    context: Annotated[int, typer.Option(help="The longest sequence, the first token included.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            help="Which of several twins counts: recent, or agree; unless told otherwise, recent where that "
+            "can be certified."
+        ),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    tied: Annotated[
+        bool | None, typer.Option("--tied/--untied", help="Whether one table reads and writes tokens.")
+    ] = None,
+    theta: Annotated[
+        float | None, typer.Option(help="The rotary base; the first that serves unless told otherwise.")
+    ] = None,
+    window: Annotated[int | None, typer.Option(help="A sliding window, for mistral.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a folder that was wired before.")] = False,
+) -> int:
+    """Write a stock checkpoint whose right answer is known for every sequence, with the certificate."""
+    with _importing():
+        from whyformer.wire.certificate import summary
+        from whyformer.wire.forge import wire as forge
+
+    told = forge(
+        architecture,
+        vocabulary=vocab,
+        context=context,
+        out=out,
+        rule=rule,
+        dtype=dtype,
+        tied=tied,
+        theta=theta,
+        window=window,
+        force=force,
+        progress=_doing if sys.stderr.isatty() else None,
+    )
+    _show([f"Wired {out}", *summary(told)])
+    return 0
+
+
+@app.command()
+def certify(
+    folder: Annotated[Path, typer.Argument(help="A folder that 'whyformer wire' wrote.")],
+) -> int:
+    """Prove a wired folder's certificate again, from its stored weights alone.
+
+    Exit status: 0 it holds, 1 it does not, 2 there is none that can be read.
+    """
+    with _importing():
+        from whyformer.wire.certificate import certify as prove
+        from whyformer.wire.certificate import summary
+        from whyformer.wire.family import UnfitError
+
+    try:
+        told = prove(folder)
+    except UnfitError as error:
+        _show([f"The certificate does not hold. {error}"])
+        return 1
+    _show([f"The certificate holds: {folder}", *summary(told)])
+    return 0
+
+
 def _check_seed(seed: int) -> None:
     if seed < 0:
         raise UsageError(f"--seed {seed}", "a seed is 0 or more", f"try --seed {SEED}")
@@ -301,6 +370,12 @@ def _trying(claim: str, done: int, total: int) -> None:
     """Which claim is tried, on a line of stderr that whatever comes next writes over."""
     line = f"{done + 1}/{total} {claim}" if claim else ""
     sys.stderr.write(f"{line:<40}\r" if claim else " " * 40 + "\r")
+    sys.stderr.flush()
+
+
+def _doing(step: str) -> None:
+    """What is being done, on a line of stderr that whatever comes next writes over."""
+    sys.stderr.write(f"{step:<50}\r")
     sys.stderr.flush()
 
 

@@ -70,6 +70,32 @@ def certify(folder: Path | str) -> dict[str, Any]:
     return found
 
 
+def summary(told: Mapping[str, Any]) -> list[str]:
+    """A certificate in a few lines of words."""
+    lowest, highest = told["tokens"]
+    rule = {
+        "recent": "the token after the most recent twin of the last token",
+        "agree": "the token after the twins of the last token, where all agree",
+    }[told["rule"]]
+    lines = [
+        f"{told['architecture']}, {told['vocabulary']:,} ids, {told['dtype']}: for every sequence of up to "
+        f"{told['context']:,} tokens, id {told['first_token']} first and then ids {lowest} to {highest:,},",
+        f"the largest logit is that of {rule}; without a twin, that of id {told['without_twin']}.",
+        f"It leads by {told['logit_margin']:g} at least.",
+    ]
+    for layer in told["layers"]:
+        margins = [
+            f"{name.replace('_', ' ')} {layer[name]:g}"
+            for name in ("margin", "twin_over_first", "first_over_others", "recency_step")
+            if layer.get(name) is not None
+        ]
+        lines.append(
+            f"layer {layer['layer']} {layer['does']}: {', '.join(margins)}; rounding {layer['rounding']:g} "
+            f"taken off, at {layer['distances']:,} distances"
+        )
+    return [*lines, "Not covered:", *(f"- {what}" for what in told["not_covered"])]
+
+
 def _differences(found: Any, stored: Any, at: str = disk.CERTIFICATE) -> Iterator[str]:
     """Where two certificates differ by more than the rounding of their decimals."""
     if isinstance(found, Mapping) and isinstance(stored, Mapping):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -132,11 +134,10 @@ def read_weights(path: Path) -> Tensors:
         UsageError: it is missing or damaged.
         MissingExtraError: safetensors is not installed.
     """
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise MissingExtraError("safetensors", "wire") from error
+    check_library()
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
@@ -189,25 +190,50 @@ def beside(out: Path) -> Iterator[Path]:
             shutil.rmtree(made, ignore_errors=True)
 
 
-def write(
-    out: Path, circuit: Circuit, family: Family, stored: Tensors, certificate: Mapping[str, Any]
-) -> None:
-    """Write all files of a wired model."""
+@dataclass(frozen=True)
+class Made:
+    """A circuit, the tensors that store it, and the certificate that was proved from those."""
+
+    circuit: Circuit
+    tensors: Tensors
+    certificate: dict[str, Any]
+
+
+def check_library() -> None:
+    """Refuse to start without what writes weights.
+
+    Raises:
+        MissingExtraError: safetensors is not installed.
+    """
+    if find_spec("safetensors") is None:
+        raise MissingExtraError("safetensors", "wire")
+
+
+def write(out: Path, made: Made, family: Family) -> None:
+    """Write all files of a wired model.
+
+    Raises:
+        UsageError: they cannot be written.
+    """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    g = circuit.geometry
-    with beside(out) as at:
-        save_file(stored, at / WEIGHTS, metadata={"format": "pt"})
-        special = {"bos_token_id": FIRST, "pad_token_id": PAD, "eos_token_id": None}
-        for name, content in (
-            ("config.json", config(g, family)),
-            ("generation_config.json", {**special, "do_sample": False}),
-            ("tokenizer.json", tokenizer(g.vocabulary)),
-            ("tokenizer_config.json", _tokenizer_config(g.context)),
-            (CERTIFICATE, certificate),
-        ):
-            text = json.dumps(content, indent=2, ensure_ascii=False)
-            (at / name).write_text(text + "\n", "utf-8")
+    g = made.circuit.geometry
+    special = {"bos_token_id": FIRST, "pad_token_id": PAD, "eos_token_id": None}
+    try:
+        with beside(out) as at:
+            save_file(made.tensors, at / WEIGHTS, metadata={"format": "pt"})
+            for name, content in (
+                ("config.json", config(g, family)),
+                ("generation_config.json", {**special, "do_sample": False}),
+                ("tokenizer.json", tokenizer(g.vocabulary)),
+                ("tokenizer_config.json", _tokenizer_config(g.context)),
+                (CERTIFICATE, made.certificate),
+            ):
+                text = json.dumps(content, indent=2, ensure_ascii=False)
+                (at / name).write_text(text + "\n", "utf-8")
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"--out {out}", f"it cannot be written: {error}", "name another folder") from error
 
 
 def tokenizer(vocabulary: int) -> dict[str, Any]:

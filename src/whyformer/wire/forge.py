@@ -11,9 +11,9 @@ from whyformer.errors import UsageError
 from whyformer.wire import folder as disk
 from whyformer.wire import induction
 from whyformer.wire.certificate import certificate
-from whyformer.wire.circuit import DTYPES, Circuit, Geometry
+from whyformer.wire.circuit import DTYPES, Geometry
 from whyformer.wire.families import find
-from whyformer.wire.family import Family, Tensors, UnfitError
+from whyformer.wire.family import Family, UnfitError
 from whyformer.wire.induction import UnreachableError
 
 RULES = ("recent", "agree")
@@ -28,7 +28,7 @@ def wire(
     vocabulary: int,
     context: int,
     out: Path | str,
-    rule: str = "recent",
+    rule: str | None = None,
     dtype: str = "float32",
     tied: bool | None = None,
     theta: float | None = None,
@@ -43,7 +43,8 @@ def wire(
         vocabulary: how many ids, the first token and the pad among them.
         context: the longest sequence, the first token included.
         out: the folder to write.
-        rule: which of several twins counts: the most ``recent``, or any where they ``agree``.
+        rule: which of several twins counts: the most ``recent``, or any where they ``agree``; the first of
+            the two that can be certified where None.
         dtype: "float32" or "bfloat16".
         tied: whether the embedding is the unembedding; what the architecture is known for where None.
         theta: the rotary base; the first that serves where None.
@@ -56,6 +57,7 @@ def wire(
 
     Raises:
         UsageError: an argument is out of range, or no such checkpoint can be certified.
+        MissingExtraError: safetensors is not installed.
     """
     out = Path(out)
     name, family = find(architecture)
@@ -63,20 +65,21 @@ def wire(
     _check(name, family, vocabulary, context, rule, dtype, tied, theta, window)
     disk.check_free(out, force)
     asked = Geometry(name, vocabulary, context, 0, 0, 2, theta, dtype, tied, window)
+    disk.check_library()
     say = progress or (lambda _: None)
-    say("choosing and proving")
-    made = attempt(asked, family, rule)
-    if made is None:
-        _refuse(asked, family, rule, say)
-        raise AssertionError
-    circuit, stored, proved = made
-    say("writing")
-    disk.write(out, circuit, family, stored, proved)
-    return proved
+    for tried in RULES if rule is None else (rule,):
+        say(f"choosing and proving, rule {tried}")
+        made = attempt(asked, family, tried)
+        if made is not None:
+            say("writing")
+            disk.write(out, made, family)
+            say("")
+            return made.certificate
+    raise _refusal(asked, family, rule or "agree", say)
 
 
-def attempt(asked: Geometry, family: Family, rule: str) -> tuple[Circuit, Tensors, dict[str, Any]] | None:
-    """A circuit, its tensors and its certificate; None where it cannot be certified."""
+def attempt(asked: Geometry, family: Family, rule: str) -> disk.Made | None:
+    """What was built and proved; None where it cannot be certified."""
     try:
         built = induction.build(asked, family.traits, rule)
         stored = disk.tensors(built, family)
@@ -84,7 +87,7 @@ def attempt(asked: Geometry, family: Family, rule: str) -> tuple[Circuit, Tensor
         proved = certificate(circuit, family.traits)
     except (UnreachableError, UnfitError):
         return None
-    return (circuit, stored, proved) if proved["rule"] == rule else None
+    return disk.Made(circuit, stored, proved) if proved["rule"] == rule else None
 
 
 def largest(asked: Geometry, family: Family, rule: str, say: Progress) -> int:
@@ -103,16 +106,19 @@ def largest(asked: Geometry, family: Family, rule: str, say: Progress) -> int:
     return low
 
 
-def _refuse(asked: Geometry, family: Family, rule: str, say: Progress) -> None:
-    """Say what can be certified in place of what was asked."""
+def _refusal(asked: Geometry, family: Family, rule: str, say: Progress) -> UsageError:
+    """What can be certified in place of what was asked."""
     can = largest(asked, family, rule, say)
     what = f"{asked.architecture} with {asked.vocabulary:,} tokens at context {asked.context:,}"
     why = f"no margin can be certified there under the rule {rule} in {asked.dtype}"
+    others = [] if rule == "agree" else ["--rule agree"]
     if asked.theta is not None:
         why += f" with the rotary base {asked.theta:g}"
-    other = "--rule agree" if rule == "recent" else "another --theta"
-    mend = f"the largest context is {can:,}; or try {other}" if can else f"try {other}, or float32"
-    raise UsageError(what, why, mend)
+        others.append("another --theta")
+    if asked.dtype != "float32":
+        others.append("--dtype float32")
+    ways = [f"--context {can}, the largest that can"] * (can > 0) + others
+    return UsageError(what, why, f"try {', or '.join(ways) or 'fewer tokens'}")
 
 
 def _check(
@@ -120,7 +126,7 @@ def _check(
     family: Family,
     vocabulary: int,
     context: int,
-    rule: str,
+    rule: str | None,
     dtype: str,
     tied: bool,
     theta: float | None,
@@ -131,7 +137,7 @@ def _check(
         if not LEAST <= value <= MOST:
             near = LEAST if value < LEAST else MOST
             raise UsageError(f"{option} {value}", f"it is {LEAST} to {MOST:,}", f"try {option} {near}")
-    if rule not in RULES:
+    if rule is not None and rule not in RULES:
         raise UsageError(f"--rule {rule}", "it is no rule", "choose recent or agree")
     if dtype not in DTYPES:
         raise UsageError(f"--dtype {dtype}", "weights are float32 or bfloat16", "choose one of them")

@@ -38,9 +38,12 @@ _COPY = {
     False: 4,
     True: 16,
 }  # how large a copied code is written, in units: louder where it shares coordinates
-_ARC = 1.2  # the largest angle over the context that a ramp may use: sin is monotone, and bends little
+_ARC = 1.4  # the largest angle over the context that a ramp may turn: sin is monotone below π/2
 _THETAS = (1e4, 5e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16)
-_APART = {"float32": 0.7, "bfloat16": 0.9}  # of what words differ by, how much a rotary base is to leave
+_APART = {
+    False: 0.7,
+    True: 0.9,
+}  # of what words differ by, how much the base is to leave; more where it is dear
 _HEAD_WIDTHS = (64, 128, 256, 512)
 
 
@@ -114,10 +117,8 @@ def build(asked: Geometry, traits: Traits, rule: str) -> Circuit:
     theta = rotary.frequencies(turned, geometry.theta or 1.0)
     table = rotary.table_error(theta, geometry.context, DTYPES[geometry.dtype])
     rows = plan(geometry, traits, room, rule)
-    heads = (
-        _previous(geometry, traits, room, table),
-        _matching(geometry, traits, room, rows, inner, table),
-    )
+    matching = _matching(geometry, traits, room, rows, inner, table)  # first: it fails fast
+    heads = (_previous(geometry, traits, room, table), matching)
     unembed = None
     if not geometry.tied:
         unembed = torch.zeros_like(embed)
@@ -172,8 +173,8 @@ def plan(geometry: Geometry, traits: Traits, room: Layout, rule: str) -> Plan:
     theta[:half] = theta[half:turned] = rotary.frequencies(turned, geometry.theta or 1.0)
     free, ramp = list(range(half)), None
     if rule == "recent":
-        ramp = next((f for f in free if float(theta[f]) * geometry.reach <= _ARC), None)
-        if ramp is None:
+        ramp = min(free, key=lambda f: _bend(float(theta[f]) * geometry.reach))
+        if _bend(float(theta[ramp]) * geometry.reach) == math.inf:
             raise UnreachableError
         free.remove(ramp)
     if turned < rows:
@@ -184,12 +185,22 @@ def plan(geometry: Geometry, traits: Traits, room: Layout, rule: str) -> Plan:
     return Plan(content + [f + half for f in content], free[-1], ramp, theta)
 
 
+def _bend(arc: float) -> float:
+    """What a ramp costs that turns this angle over the context, in units of its least step times the context.
+
+    The least step of sin is at the far end: the ramp's range is tan(arc)/arc, which content must outdo twice,
+    and its amplitude 1/(arc·cos arc). Both are rounded.
+    """
+    return 2 * math.tan(arc) / arc + 1 / (arc * math.cos(arc)) if arc < _ARC else math.inf
+
+
 def _choose(geometry: Geometry, traits: Traits, rule: str, room: Layout, inner: int) -> Geometry:
     """The head's width and the rotary base: the first that keeps words well apart, else the best."""
     widths: tuple[int, ...] = (room.width // 2,) if traits.split else _HEAD_WIDTHS
     thetas = (geometry.theta,) if geometry.theta is not None or not traits.rotary else _THETAS
     k, b = room.words.shape[1], len(room.flags)
     widths = tuple(w for w in widths if w >= k + 4 + (2 * b if traits.query_norm else 0))
+    enough = _APART[rule == "recent" or geometry.dtype == "bfloat16"]
     best, found = 0.0, None
     for theta in thetas:
         for width in widths[:2] if len(thetas) > 1 else widths:
@@ -199,7 +210,7 @@ def _choose(geometry: Geometry, traits: Traits, rule: str, room: Layout, inner: 
             except UnreachableError:
                 continue
             apart = (match * wave - others) / (k - inner)
-            if apart > _APART[geometry.dtype]:
+            if apart > enough:
                 return tried
             if apart > best:
                 best, found = apart, tried

@@ -231,7 +231,8 @@ def _previous(geometry: Geometry, traits: Traits, room: Layout, table: Tensor) -
     queries, keys = {}, {}
     digits = len(room.at["here"])
     if digits:
-        dtype, norm = DTYPES[geometry.dtype], scores.norm_error(traits.layer_norm, room.width, 0)
+        dtype = DTYPES[geometry.dtype]
+        _, norm = scores.norm_errors(traits.layer_norm, room.width, room.scale)
         lost = 2 * scores.stray(torch.ones(digits).double(), 0.0, digits, dtype, norm)
         if lost >= 2:
             raise UnreachableError
@@ -242,7 +243,7 @@ def _previous(geometry: Geometry, traits: Traits, room: Layout, table: Tensor) -
     if traits.rotary:
         turned = int(rows * traits.rotary)
         theta, dtype = rotary.frequencies(turned, geometry.theta or 1.0), DTYPES[geometry.dtype]
-        norm = scores.norm_error(traits.layer_norm, room.width, 0)
+        _, norm = scores.norm_errors(traits.layer_norm, room.width, room.scale)
         each = zip(torch.eye(len(theta)).double(), table, strict=True)
         cost = torch.tensor([2 * scores.stray(one, error, turned, dtype, norm) for one, error in each])
         share, margin = rotary.amplitudes(theta, geometry.reach, cost)
@@ -277,7 +278,8 @@ def _matching(
     elif rows.ramp is not None:
         ramp = _power(STEP / 2 * root) / root
         fall = 2 * ramp * geometry.reach
-    weight, flag = _sizes(geometry, traits, rows, inner, ramp, fall, table)
+    norms = scores.norm_errors(traits.layer_norm, geometry.width, 2 * room.scale)
+    weight, flag = _sizes(geometry, rows, inner, ramp, fall, table, norms)
     queries, keys = {}, {}
     for i, row in enumerate(rows.content):
         queries[row] = _read(room, 1, weight * root, "word", i)
@@ -335,12 +337,12 @@ def _even_out(room: Layout, keys: dict[int, Reading], rows: int) -> None:
 
 def _sizes(
     geometry: Geometry,
-    traits: Traits,
     rows: Plan,
     inner: int,
     ramp: float,
     fall: float,
     table: Tensor,
+    norms: tuple[float, float],
 ) -> tuple[float, float]:
     """The weight of content and the size of the flag: each of the two gaps is AIM, rounding taken off.
 
@@ -353,16 +355,20 @@ def _sizes(
         raise UnreachableError
     errors = torch.zeros(geometry.head_width).double()
     errors[: 2 * len(table)] = table.repeat(2)
-    norm, dtype = scores.norm_error(traits.layer_norm, geometry.width, 1), DTYPES[geometry.dtype]
+    dtype, (copied, own) = DTYPES[geometry.dtype], norms
     products, also = 2 * (half + 2 + _digits(geometry)), [] if rows.ramp is None else [rows.ramp]
     gap = AIM
     for _ in range(60):
         weight = (gap * (1 + wave) + fall) / (match * wave - others)
         flag = weight * match - gap
-        need = AIM
-        for size, places in (([2 * weight] * half, rows.content[:half]), ([flag], [rows.flag])):
+        need = AIM + own * flag
+        for size, places, norm in (
+            ([2 * weight] * half, rows.content[:half], copied),
+            ([flag], [rows.flag], own),
+        ):
             sizes = torch.tensor(size + [ramp] * len(also)).double()
-            need += scores.stray(sizes, errors[places + also], products, dtype, norm)
+            each = torch.tensor([norm] * len(size) + [own] * len(also)).double()
+            need += scores.stray(sizes, errors[places + also], products, dtype, each)
         if need <= gap * 1.001:
             return weight, flag
         gap = need

@@ -99,7 +99,7 @@ def _previous(
 ) -> dict[str, Any]:
     """Step 2: the margin of the previous token, at every distance."""
     geometry, where = circuit.geometry, "layer 0"
-    norm = scores.norm_error(traits.layer_norm, geometry.width, 0)
+    _, norm = scores.norm_errors(traits.layer_norm, geometry.width, before.ratio)
     dtype, root = DTYPES[geometry.dtype], math.sqrt(geometry.head_width)
     for name, weight in (("query", head.q), ("key", head.k)):
         if bool(weight[:, torch.cat([before.word, before.flag])].any()):
@@ -237,12 +237,15 @@ def _matching(
         places += rows
     sizes = torch.cat([2 * words.weight, torch.tensor([abs(raised)]).double(), size])
     table = torch.tensor([error[row] for row in places]).double()
-    norm = scores.norm_error(traits.layer_norm, geometry.width, 1)
+    copied, own = scores.norm_errors(traits.layer_norm, geometry.width, before.ratio)
     number = torch.arange(len(sizes)) - len(words.weight)
+    norms = torch.where(number < 0, copied, own)
+    products, dtype = 2 * len(sizes), DTYPES[geometry.dtype]
     strays = [
-        scores.stray(sizes[some], table[some], 2 * len(sizes), DTYPES[geometry.dtype], norm)
+        scores.stray(sizes[some], table[some], products, dtype, norms[some])
         for some in (number != 0, number >= 0)
     ]
+    strays[0] += own * abs(raised)  # the shift of a flag that is 0
     gaps, rounding = scores.gaps(words.match(at), words.others(at), first, ramp), sum(strays)
     for name, gap in (("a twin", gaps.twin), ("the first token", gaps.first)):
         if gap - rounding < EXACT:

@@ -63,13 +63,13 @@ def stray(
     table: Float[Tensor, " pairs"] | float,
     products: int,
     dtype: torch.dtype,
-    norm: float = 0.0,
+    norm: Tensor | float = 0.0,
 ) -> float:
     """How far one score may be from its exact value.
 
     A pair of size a = |q||k| times the head's scale may be rounded by 2u where the scale is taken into q and
     k first: 4u·a. Where positions turn it, twice, each turn is wrong by the table's error, and by 3u for four
-    products and two sums: 2a(table + 3u). Norms that round add 2a·norm. The dot product adds γ_n Σa, n the
+    products and two sums: 2a(table + 3u). Norms that round add a·norm. The dot product adds γ_n Σa, n the
     products that are not 0, summed in float32 in any order. The score is then rounded to the dtype, scaled
     and rounded again, and the row's largest is taken away: 4u Σa.
 
@@ -78,23 +78,38 @@ def stray(
         table: by pair, from ``rotary.table_error``; 0 where nothing turns.
         products: n.
         dtype: of activations.
-        norm: the relative error of one norm.
+        norm: by pair, from ``norm_errors``.
     """
     u, total = unit(dtype), float(size.sum())
     table = torch.as_tensor(table).double()
-    each = 2 * u + table + 3 * u * (table > 0) + norm
-    return 2 * float((size * each).sum()) + (gamma(products, torch.float32) + 4 * u) * total
+    each = 2 * (2 * u + table + 3 * u * (table > 0)) + norm
+    return float((size * each).sum()) + (gamma(products, torch.float32) + 4 * u) * total
 
 
-def norm_error(layer_norm: bool, width: int, layer: int) -> float:
-    """The relative error of the norm before a layer, beyond what all tokens and positions share.
+def norm_errors(layer_norm: bool, width: int, ratio: float) -> tuple[float, float]:
+    """The relative error that norms leave in a key, beyond what all tokens and positions share.
 
     A root-mean-square norm adds squares that are whole multiples of one power of two: its sum is exact in
-    any order, a power of four times the width, and so are its mean and its root. A layer norm may subtract
-    a running mean before it squares: γ for a sum over the width, for the mean, for the variance, and 8
-    roundings more; before layer 1 the copied code bears the error of layer 0 as well.
+    any order, a power of four times the width, and so are its mean and its root. A layer norm adds entries
+    and squares that it may have shifted by a running mean. Its variance, of ``width`` summands, is within
+    γ_width, its root within half of that, and 8 roundings follow: a scale that all entries share. Its mean is
+    within γ_width of the root mean square: a shift that all entries share.
+
+    The scale of the query is the same for all keys; it is left to the difference between 104 and 103.98,
+    where e^−x is 0. The shift cancels in a product with a balanced word. It does not in a constant or a flag.
+
+    Args:
+        layer_norm: whether it is a layer norm.
+        width: of the residual stream.
+        ratio: the root mean square over the smallest entry that is read.
+
+    Returns:
+        The error of a copied word, which two norms have scaled, and that of a constant or a flag.
     """
-    return (1 + 2 * layer) * 2 * gamma(width + 8, torch.float32) if layer_norm else 0.0
+    if not layer_norm:
+        return 0.0, 0.0
+    scale, shift = gamma(width // 2 + 8, torch.float32), gamma(width, torch.float32)
+    return 2 * scale, scale + 2 * shift * ratio
 
 
 @dataclass(frozen=True)

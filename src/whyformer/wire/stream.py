@@ -47,6 +47,12 @@ class Stream:
         """The size of a sign of the present token's word."""
         return float(self.code[1].abs().max())
 
+    @property
+    def ratio(self) -> float:
+        """The root mean square over the smallest entry."""
+        entries = torch.cat([self.constant, self.code.flatten()]).abs()
+        return math.sqrt(self.square / len(self.constant)) / float(entries[entries > 0].min())
+
     def scale(self, where: str, eps: float) -> float:
         """What the norm multiplies by, a power of two."""
         mean = self.square / len(self.constant)

@@ -101,19 +101,21 @@ def _previous(
     geometry, where = circuit.geometry, "layer 0"
     _, norm = scores.norm_errors(traits.layer_norm, geometry.width, before.ratio)
     dtype, root = DTYPES[geometry.dtype], math.sqrt(geometry.head_width)
-    for name, weight in (("query", head.q), ("key", head.k)):
-        if bool(weight[:, torch.cat([before.word, before.flag])].any()):
-            raise UnfitError(f"{where}: its {name} reads a coordinate that depends on the token")
     told: dict[str, Any] = {"layer": 0, "head": 0, "does": "looks at the previous token"}
     if circuit.positions is not None:
         margin, size = _digits(circuit.positions, head, before, scale, root)
         rounding = scores.stray(size, 0.0, len(size), dtype, norm)
     else:
+        for name, weight in (("query", head.q), ("key", head.k)):
+            if bool(weight[:, before.constant == 0].any()):
+                raise UnfitError(f"{where}: its {name} reads a coordinate that holds no constant")
         q, k = ((weight * before.constant).sum(1) * scale for weight in (head.q, head.k))
-        if bool((q * k)[2 * turning.half :].any()):
+        if bool(torch.stack([q, k])[:, 2 * turning.half :].any()):
             raise UnfitError(f"{where}: it scores by rows that no position turns")
         turned = slice(0, turning.half), slice(turning.half, 2 * turning.half)
         query, key = (torch.complex(part[turned[0]], part[turned[1]]) for part in (q, k))
+        if bool(((query == 0) != (key == 0)).any()):
+            raise UnfitError(f"{where}: a row of its query has no row of its key, or the other way round")
         size, phase = query.abs() * key.abs() / root, query.angle() - key.angle()
         theta = turning.theta[turned[0]]
         at = rotary.waves(size, phase, theta, max(2, geometry.reach))
@@ -140,7 +142,9 @@ def _digits(positions: Tensor, head: Head, before: Stream, scale: float, root: f
     for name, weight in (("query", head.q), ("key", head.k)):
         if int((weight != 0).sum(1).max()) > 1 or bool(weight[:, ~before.digits].any()):
             raise UnfitError(f"layer 0: a row of its {name} reads other than one digit of the position")
-    rows = (head.q != 0).any(1) & (head.k != 0).any(1)
+    rows = (head.q != 0).any(1)
+    if not torch.equal(rows, (head.k != 0).any(1)):
+        raise UnfitError("layer 0: a row of its query has no row of its key, or the other way round")
     query, key = (positions @ weight[rows].T * scale for weight in (head.q, head.k))
     packed = ((key > 0).long() << torch.arange(key.shape[1])).sum(1)
     if len(packed.unique()) < len(packed):
@@ -172,7 +176,7 @@ class Part:
 
 
 def _parts(head: Head, before: Stream, turning: Angles) -> list[Part]:
-    """The rows of the head, in the parts that score together; parts that score nothing are left out."""
+    """The rows of the head, in the parts that score together; rows that are 0 are left out."""
     kinds = {int(c): "word" for c in before.word} | {int(c): "flag" for c in before.flag}
     kinds |= {int(before.before[c]): "before" for c in before.word}
     kinds |= {int(c): "constant" for c in before.constant.nonzero()}
@@ -190,6 +194,9 @@ def _parts(head: Head, before: Stream, turning: Angles) -> list[Part]:
         Part(unit, [reads(head.q, r) for r in unit], [reads(head.k, r) for r in unit])
         for unit in [*rows, *alone]
     ]
+    for part in parts:
+        if any(part.kinds) and not all(part.kinds):
+            raise UnfitError(f"layer 1: row {part.rows[0]} is read by its query or its key alone")
     return [part for part in parts if all(part.kinds)]
 
 

@@ -156,6 +156,8 @@ def moves(head: Head, scale: float, where: str) -> dict[int, tuple[int, float]]:
         raise UnfitError(f"{where}: its value or output mixes coordinates")
     if not power_of_two(head.v) or not power_of_two(head.o):
         raise UnfitError(f"{where}: a weight of its value or output is no power of two")
+    if not torch.equal((head.v != 0).any(1), (head.o != 0).any(0)):
+        raise UnfitError(f"{where}: a row of its value is not written, or not read")
     both = head.o @ head.v * scale
     found = {}
     for to, source in (both != 0).nonzero().tolist():
@@ -206,7 +208,8 @@ def normed(head: Head, stream: Stream, scale: float, eps: float, where: str) -> 
     """
     if head.q_gain is None or head.k_gain is None:
         return head
-    made = {}
+    made, holds = {}, stream.constant != 0
+    holds |= (torch.cat([stream.code, stream.copied]) != 0).any(0)
     for name, weight, gain in (("q", head.q, head.q_gain), ("k", head.k, head.k_gain)):
         signs = torch.cat([stream.word, stream.before[stream.word].clamp(min=0)])
         mixed = (weight != 0).sum(1) * (weight[:, signs] != 0).any(1)
@@ -218,6 +221,8 @@ def normed(head: Head, stream: Stream, scale: float, eps: float, where: str) -> 
             for own, old in cases
         }
         mean = squares.pop()
+        if bool(weight[:, ~holds].any()) or bool(gain[~weight.any(1)].any()):
+            raise UnfitError(f"{where}: its {name} norm has a gain, or a weight, where nothing is read")
         if int(mixed.max()) > 1 or squares or not power_of_four(mean) or not power_of_two(weight):
             raise UnfitError(f"{where}: its {name} norm differs between tokens, or rounds")
         if float(torch.tensor(mean + eps, dtype=torch.float32)) != mean:

@@ -27,7 +27,7 @@ CONTEXT = 8192
 EXIT = {Verdict.HOLDS: 0, Verdict.INAPPLICABLE: 0, Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
 """Exit status by verdict; an unusable call or target gives 2, an interruption 130."""
 
-COMMANDS = ("lab", "audit", "replay", "claims", "wire", "certify")
+COMMANDS = ("lab", "audit", "replay", "claims", "wire", "certify", "drill")
 
 _TyperUsage: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 """What typer raises for a call that it cannot read: the base of its usage errors."""
@@ -302,6 +302,56 @@ def certify(
         return 1
     _show([f"The certificate holds: {folder}", *summary(told)])
     return 0
+
+
+@app.command()
+def drill(
+    folder: Annotated[Path, typer.Argument(help="A folder that 'whyformer wire' wrote.")],
+    engine: Annotated[
+        str, typer.Option(help="transformers, llama.cpp or openai:URL, a completions server.")
+    ] = "transformers",
+    length: Annotated[
+        int | None, typer.Option(help="The longest sequence; the certificate's context by default.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="How many sequences.")] = 200,
+    seed: Annotated[int, typer.Option(help="What every random draw follows from; 0 or more.")] = SEED,
+    chunk: Annotated[
+        int | None, typer.Option(help="transformers: read prompts so many tokens at a time.")
+    ] = None,
+    words: Annotated[bool, typer.Option("--words", help="A server: send words in place of ids.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the report there, by whyformer/drill/1.")] = None,
+) -> int:
+    """Play sequences whose answer is certified through an engine, and show the smallest that it fails.
+
+    Exit status: 0 every promise was kept, 1 one was not, 2 the folder or the engine cannot be used.
+    """
+    _check_seed(seed)
+    if json is not None:
+        from whyformer.report.schema import check_writable
+
+        check_writable(json)
+    with _importing():
+        from whyformer.wire.drill import drill as play
+        from whyformer.wire.drill import lines
+
+    told = play(
+        folder,
+        engine,
+        length=length,
+        count=count,
+        seed=seed,
+        chunk=chunk,
+        words=words,
+        progress=_doing if sys.stderr.isatty() else None,
+    )
+    if json is not None:
+        from json import dumps
+
+        from whyformer.report.schema import replace_file
+
+        replace_file(json, (dumps(told, indent=2) + "\n").encode())
+    _show(lines(told))
+    return 0 if told["failure"] is None else 1
 
 
 def _check_seed(seed: int) -> None:

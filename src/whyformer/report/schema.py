@@ -55,7 +55,7 @@ def write_json(report: Report, path: Path) -> None:
     Raises:
         UsageError: nothing can be written there; see ``check_writable``.
     """
-    _replace(path, to_bytes(report))
+    replace_file(path, to_bytes(report))
 
 
 def check_writable(path: Path) -> None:
@@ -64,10 +64,10 @@ def check_writable(path: Path) -> None:
     Raises:
         UsageError: the folder is missing or closed, or the path is a folder, a device or read-only.
     """
-    _replace(path, None)
+    replace_file(path, None)
 
 
-def _replace(path: Path, content: bytes | None) -> None:
+def replace_file(path: Path, content: bytes | None) -> None:
     """Put the content in the file's place, or without content only try what that would need."""
     try:
         target = path.resolve()

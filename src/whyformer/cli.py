@@ -258,6 +258,7 @@ def wire(
         float | None, typer.Option(help="The rotary base; the first that serves unless told otherwise.")
     ] = None,
     window: Annotated[int | None, typer.Option(help="A sliding window, for mistral.")] = None,
+    gguf: Annotated[bool, typer.Option("--gguf", help="Write a GGUF file too, for llama.cpp.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a folder that was wired before.")] = False,
 ) -> int:
     """Write a stock checkpoint whose right answer is known for every sequence, with the certificate."""
@@ -275,6 +276,7 @@ def wire(
         tied=tied,
         theta=theta,
         window=window,
+        gguf=gguf,
         force=force,
         progress=_doing if sys.stderr.isatty() else None,
     )

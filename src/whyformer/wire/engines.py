@@ -17,13 +17,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from whyformer.errors import UsageError
+from whyformer.wire import llamacpp
 from whyformer.wire.folder import word
 from whyformer.wire.wired import Wired
 
 Engine = Callable[[Sequence[Sequence[int]], int], list[list[int]]]
 """(prompts of one length, how many tokens to go on for) -> what follows each prompt."""
 
-GGUF = "model.gguf"
 NAMES = "transformers, llama.cpp or openai:URL"
 _PATIENCE = 600.0  # seconds for an answer of a server
 
@@ -110,7 +110,7 @@ def llama_cpp(wired: Wired) -> Engine:
     if find_spec("llama_cpp") is None:
         mend = "pip install llama-cpp-python, or drill llama-server by openai:URL"
         raise UsageError("--engine llama.cpp", "llama-cpp-python is not installed", mend)
-    path = wired.path / GGUF
+    path = wired.path / llamacpp.FILE
     if not path.is_file():
         raise UsageError(str(path), "there is no such file", "wire the folder with --gguf")
     library = import_module("llama_cpp")

@@ -9,7 +9,7 @@ from typing import Any
 
 from whyformer.errors import UsageError
 from whyformer.wire import folder as disk
-from whyformer.wire import induction
+from whyformer.wire import induction, llamacpp
 from whyformer.wire.certificate import certificate
 from whyformer.wire.circuit import DTYPES, Geometry
 from whyformer.wire.families import find
@@ -33,6 +33,7 @@ def wire(
     tied: bool | None = None,
     theta: float | None = None,
     window: int | None = None,
+    gguf: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -49,6 +50,7 @@ def wire(
         tied: whether the embedding is the unembedding; what the architecture is known for where None.
         theta: the rotary base; the first that serves where None.
         window: a sliding window, for architectures that have one.
+        gguf: write the same model as a GGUF file too, for llama.cpp.
         force: replace a folder that was wired before.
         progress: told what is being done.
 
@@ -57,7 +59,7 @@ def wire(
 
     Raises:
         UsageError: an argument is out of range, or no such checkpoint can be certified.
-        MissingExtraError: safetensors is not installed.
+        MissingExtraError: safetensors is not installed, or gguf where it is asked for.
     """
     out = Path(out)
     name, family = find(architecture)
@@ -66,13 +68,15 @@ def wire(
     disk.check_free(out, force)
     asked = Geometry(name, vocabulary, context, 0, 0, 2, theta, dtype, tied, window)
     disk.check_library()
+    if gguf:
+        llamacpp.check_library()
     say = progress or (lambda _: None)
     for tried in RULES if rule is None else (rule,):
         say(f"choosing and proving, rule {tried}")
         made = attempt(asked, family, tried)
         if made is not None:
             say("writing")
-            disk.write(out, made, family)
+            disk.write(out, made, family, gguf=gguf)
             say("")
             return made.certificate
     raise _refusal(asked, family, rule or "agree", say)

@@ -238,6 +238,7 @@ def test_a_server_that_keeps_the_latest_40_tokens_is_found(server, folders):
     failure = drill(folders("llama"), server.url, count=40)["failure"]
     assert failure["length"] == 42
     assert failure["gap"] == 40
+    assert len(set(failure["prompt"])) == 3
 
 
 def run(arguments, capsys, monkeypatch):

@@ -6,11 +6,14 @@ import json
 import pytest
 import torch
 
-from whyformer.errors import MissingExtraError
+from whyformer.errors import MissingExtraError, UsageError
 from whyformer.subjects.checkpoints import quiet
 from whyformer.wire import certify, wire
+from whyformer.wire.circuit import Geometry
 from whyformer.wire.drill import drill
 from whyformer.wire.engines import greedy
+from whyformer.wire.families import FAMILIES
+from whyformer.wire.llamacpp import write
 
 gguf = pytest.importorskip("gguf")
 transformers = pytest.importorskip("transformers")
@@ -21,6 +24,7 @@ CASES = {
     "llama bfloat16": ("llama", {"dtype": "bfloat16"}),
     "mistral": ("mistral", {"window": 40}),
     "qwen2": ("qwen2", {}),
+    "qwen2 of another width": ("qwen2", {"vocabulary": 3000}),
     "qwen3": ("qwen3", {}),
     "gemma": ("gemma", {}),
     "gpt2": ("gpt2", {}),
@@ -38,7 +42,7 @@ def folders(tmp_path_factory):
         if case not in made:
             name, options = CASES[case]
             made[case] = tmp_path_factory.mktemp("wired") / "model"
-            wire(name, vocabulary=64, context=64, out=made[case], gguf=True, **options)
+            wire(name, **{"vocabulary": 64, "context": 64, "out": made[case], "gguf": True, **options})
         return made[case]
 
     return get
@@ -126,7 +130,7 @@ def test_a_reader_that_knows_only_the_layout_keeps_every_promise(case, folders):
         assert ".ffn_" not in name or ".ffn_norm" in name or not tensor.any()
     told = json.loads((folders(case) / "certificate.json").read_text())
     assert reader.fact("context_length") == told["context"]
-    assert reader.fact("vocab_size") == 64 == len(reader.t["token_embd.weight"])
+    assert reader.fact("vocab_size") == told["vocabulary"] == len(reader.t["token_embd.weight"])
     certify(folders(case))
 
 
@@ -153,6 +157,18 @@ def test_bfloat16_is_stored_as_such_and_vectors_in_float32(folders):
     kinds = gguf.GGMLQuantizationType
     assert tensors["blk.0.attn_q.weight"].tensor_type == kinds.BF16
     assert tensors["blk.0.attn_norm.weight"].tensor_type == kinds.F32
+
+
+def test_the_heads_of_a_qwen2_are_as_wide_as_llama_cpp_wants_them(folders, tmp_path):
+    reader = Reader(folders("qwen2") / "model.gguf")
+    width = reader.fact("embedding_length")
+    assert reader.fact("attention.head_count") * reader.fact("attention.key_length") == width
+    assert (
+        reader.t["blk.0.attn_q.weight"].shape == reader.t["blk.0.attn_output.weight"].shape == (width, width)
+    )
+    wide = Geometry("qwen2", 64, 64, 64, 128, 2, 1e4, "float32", False)
+    with pytest.raises(UsageError, match="128 rows"):
+        write(tmp_path / "m.gguf", wide, FAMILIES["qwen2"].traits, {})
 
 
 def test_without_the_library_nothing_is_written(tmp_path, monkeypatch):

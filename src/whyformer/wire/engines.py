@@ -120,11 +120,12 @@ def llama_cpp(wired: Wired) -> Engine:
     except (ValueError, RuntimeError) as error:
         raise UsageError(str(path), f"llama.cpp cannot load it: {error}", "wire it again") from error
 
+    def one(prompt: Sequence[int], new: int) -> list[int]:
+        llama.reset()  # else what is cached of the last prompt may be used again
+        return list(islice(llama.generate(list(prompt), temp=0.0, repeat_penalty=1.0), new))
+
     def engine(prompts: Sequence[Sequence[int]], new: int) -> list[list[int]]:
-        return [
-            list(islice(llama.generate(list(prompt), top_k=1, temp=0.0, repeat_penalty=1.0), new))
-            for prompt in prompts
-        ]
+        return [one(prompt, new) for prompt in prompts]
 
     return engine
 

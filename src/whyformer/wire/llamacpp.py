@@ -8,6 +8,7 @@ The tensors are those of the checkpoint under GGUF's names, with what llama.cpp 
 - ``gptneox``: all queries come first, then all keys and all values, where transformers goes head by head;
   and the unembedding is stored, tied or not.
 - ``gemma``: the weight of a norm is stored whole.
+- ``qwen2``: its heads are as wide together as the residual stream, so heads that are 0 are left out or added.
 
 Vectors and positions are in float32, matrices in the checkpoint's dtype. There is no tokenizer: llama.cpp has
 none of whole words, so the file says ``no_vocab`` and is played by ids.
@@ -22,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from torch.nn.functional import pad
 
-from whyformer.errors import MissingExtraError
+from whyformer.errors import MissingExtraError, UsageError
 from whyformer.wire.circuit import Geometry, Traits
 from whyformer.wire.family import HEADS, INNER, Tensors
 
@@ -54,7 +56,12 @@ def write(path: Path, geometry: Geometry, traits: Traits, stored: Tensors) -> No
 
     Raises:
         OSError: it cannot be written.
+        UsageError: llama.cpp reads no such sizes.
     """
+    if not _heads(geometry):
+        sizes = f"heads of {geometry.head_width} rows in a width of {geometry.width}"
+        why = f"llama.cpp reads no qwen2 with {sizes}"
+        raise UsageError("--gguf", why, "wire llama or qwen3")
     gguf = import_module("gguf")
     architecture = _NAMES.get(geometry.architecture, geometry.architecture)
     writer = gguf.GGUFWriter(None, architecture)
@@ -92,6 +99,10 @@ def laid_out(architecture: str, geometry: Geometry, stored: Tensors) -> Iterator
         part = name.split(".")[-2]
         if architecture == "llama" and part in ("attn_q", "attn_k"):
             tensor = neighbours(tensor, geometry.head_width)
+        elif architecture == "qwen2" and part == "attn_q":
+            tensor = pad(tensor, (0, 0) * (tensor.dim() - 1) + (0, geometry.width - len(tensor)))
+        elif architecture == "qwen2" and part == "attn_output":
+            tensor = pad(tensor, (0, geometry.width - tensor.shape[1]))
         elif architecture == "gpt2" and part not in ("token_embd", "position_embd", "output"):
             tensor = tensor.T if tensor.dim() > 1 else tensor
         elif architecture == "gptneox" and part == "attn_qkv":
@@ -109,6 +120,11 @@ def neighbours(weight: Tensor, head_width: int) -> Tensor:
     return weight.unflatten(0, (-1, 2, head_width // 2)).transpose(1, 2).flatten(0, 2)
 
 
+def _heads(geometry: Geometry) -> int:
+    """How many query heads are stored; only the first is not 0."""
+    return geometry.width // geometry.head_width if geometry.architecture == "qwen2" else HEADS
+
+
 def _settings(writer: Any, geometry: Geometry, traits: Traits) -> None:
     """What a GGUF file says of a model beside its tensors."""
     writer.add_name(f"wired-{geometry.architecture}")
@@ -116,7 +132,7 @@ def _settings(writer: Any, geometry: Geometry, traits: Traits) -> None:
     writer.add_embedding_length(geometry.width)
     writer.add_block_count(geometry.layers)
     writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
+    writer.add_head_count(_heads(geometry))
     writer.add_head_count_kv(HEADS if traits.split else 1)
     writer.add_key_length(geometry.head_width)
     writer.add_value_length(geometry.head_width)

@@ -57,7 +57,8 @@ def shrink(wired: Wired, engine: Engine, failure: Failure) -> Failure:
     """A failure from which no token can be left out, or the smallest within a budget of tokens.
 
     What was decoded is read in the prompt where that fails too; then parts of the prompt are left out, half
-    of it, a quarter, down to single tokens, as in delta debugging, as long as what remains fails.
+    of it, a quarter, down to single tokens, as in delta debugging, as long as what remains fails. Last, words
+    that play no part become one.
     """
     purse = _Purse(engine, max(_BUDGET, _LEAST * failure.length))
     case, best = failure.case, failure
@@ -79,7 +80,16 @@ def shrink(wired: Wired, engine: Engine, failure: Failure) -> Failure:
             break
         else:
             size //= 2
-    return best
+    alike = (promised(wired, case.kind, prompt, 1) for prompt in _alike(best.case, start))
+    return (purse.first_failure(alike) if len(best.case.answers) == 1 else None) or best
+
+
+def _alike(case: Case, start: int) -> Iterator[tuple[int, ...]]:
+    """The prompt with one word in place of all others, but for the last and, at second best, the answer."""
+    last = case.prompt[-1]
+    for kept in ({last}, {last, *case.answers}):
+        for word in sorted(set(case.prompt[start:]) - kept):
+            yield case.prompt[:start] + tuple(t if t in kept else word for t in case.prompt[start:])
 
 
 @dataclass

@@ -243,6 +243,7 @@ def wire(
     vocab: Annotated[int, typer.Option(help="How many ids, the first token and the pad among them.")],
     context: Annotated[int, typer.Option(help="The longest sequence, the first token included.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
+    circuit: Annotated[str, typer.Option(help="induction or two-hop.")] = "induction",
     rule: Annotated[
         str | None,
         typer.Option(
@@ -270,6 +271,7 @@ def wire(
         vocabulary=vocab,
         context=context,
         out=out,
+        circuit=circuit,
         rule=rule,
         dtype=dtype,
         tied=tied,

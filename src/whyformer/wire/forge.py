@@ -17,6 +17,8 @@ from whyformer.wire.family import Family, UnfitError
 from whyformer.wire.induction import UnreachableError
 
 RULES = ("recent", "agree")
+CIRCUITS = {"induction": 2, "two-hop": 3}
+"""The circuits by name, and how many layers each has."""
 LEAST, MOST = 4, 2**20
 """The sizes of vocabularies and contexts."""
 Progress = Callable[[str], None]
@@ -28,6 +30,7 @@ def wire(
     vocabulary: int,
     context: int,
     out: Path | str,
+    circuit: str = "induction",
     rule: str | None = None,
     dtype: str = "float32",
     tied: bool | None = None,
@@ -36,13 +39,14 @@ def wire(
     force: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Write a checkpoint that does exact induction, with its certificate.
+    """Write a checkpoint that does exact induction, or looks up twice, with its certificate.
 
     Args:
         architecture: one of ``families.FAMILIES``.
         vocabulary: how many ids, the first token and the pad among them.
         context: the longest sequence, the first token included.
         out: the folder to write.
+        circuit: a name in CIRCUITS.
         rule: which of several twins counts: the most ``recent``, or any where they ``agree``; the first of
             the two that can be certified where None.
         dtype: "float32" or "bfloat16".
@@ -63,8 +67,9 @@ def wire(
     name, family = find(architecture)
     tied = name in ("gpt2", "gemma") if tied is None else tied
     _check(name, family, vocabulary, context, rule, dtype, tied, theta, window)
+    _check_circuit(name, family, circuit)
     disk.check_free(out, force)
-    asked = Geometry(name, vocabulary, context, 0, 0, 2, theta, dtype, tied, window)
+    asked = Geometry(name, vocabulary, context, 0, 0, CIRCUITS[circuit], theta, dtype, tied, window)
     disk.check_library()
     say = progress or (lambda _: None)
     for tried in RULES if rule is None else (rule,):
@@ -87,7 +92,8 @@ def attempt(asked: Geometry, family: Family, rule: str) -> disk.Made | None:
         proved = certificate(circuit, family.traits)
     except (UnreachableError, UnfitError):
         return None
-    return disk.Made(circuit, stored, proved) if proved["rule"] == rule else None
+    named = rule if asked.layers == 2 else {"recent": "two-hop", "agree": "two-hop-agree"}[rule]
+    return disk.Made(circuit, stored, proved) if proved["rule"] == named else None
 
 
 def largest(asked: Geometry, family: Family, rule: str, say: Progress) -> int:
@@ -119,6 +125,14 @@ def _refusal(asked: Geometry, family: Family, rule: str, say: Progress) -> Usage
         others.append("--dtype float32")
     ways = [f"--context {can}, the largest that can"] * (can > 0) + others
     return UsageError(what, why, f"try {', or '.join(ways) or 'fewer tokens'}")
+
+
+def _check_circuit(name: str, family: Family, circuit: str) -> None:
+    if circuit not in CIRCUITS:
+        raise UsageError(f"--circuit {circuit}", "it is no circuit", f"choose {' or '.join(CIRCUITS)}")
+    if circuit == "two-hop" and family.traits.query_norm:
+        why = f"{name} norms its queries, which is not exact behind a head that may mix"
+        raise UsageError("--circuit two-hop", why, "wire another architecture")
 
 
 def _check(

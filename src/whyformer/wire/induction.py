@@ -34,6 +34,8 @@ AIM = 125.0
 """The gap that is aimed at, rounding taken off; 104 is needed."""
 STEP = 12.0
 """How far the score falls with each position back, under the rule ``recent``; it may be rounded by half."""
+HOP_STEP = 16.0
+"""The same between two hops, where older twins must weigh less than the norm's rounding."""
 _COPY = {
     False: 4,
     True: 16,
@@ -45,6 +47,10 @@ _APART = {
     True: 0.9,
 }  # of what words differ by, how much the base is to leave; more where it is dear
 _HEAD_WIDTHS = (64, 128, 256, 512)
+
+
+WRITTEN = ("previous", "found")
+"""What the layers write that is not the last."""
 
 
 class UnreachableError(Exception):
@@ -61,7 +67,7 @@ class Layout:
     words: Tensor
     flags: list[int]
     ballast: list[int]
-    written: list[int]
+    written: list[list[int]]
 
     @property
     def code(self) -> list[int]:
@@ -70,7 +76,10 @@ class Layout:
 
 
 def layout(geometry: Geometry, traits: Traits) -> Layout:
-    """The narrowest residual stream with room for all subspaces and their ballast."""
+    """The narrowest residual stream with room for all subspaces and their ballast.
+
+    Each layer but the last doubles the root mean square by what it writes: a code and constants.
+    """
     even = traits.layer_norm
     words = shortest(geometry.vocabulary - 1, balanced=even)
     k, digits = words.shape[1], _digits(geometry) if not traits.rotary else 0
@@ -85,14 +94,18 @@ def layout(geometry: Geometry, traits: Traits) -> Layout:
         while width * scale**2 <= own:
             scale *= 2
         ballast = residual.fill(width * scale**2 - own, balanced=even)
-        written = residual.fill(3 * width * scale**2 - 4 * k, balanced=even)
+        square = 3 * width * scale**2
+        written = [residual.fill(square - 4 * k, balanced=even)]
+        if geometry.layers > 2:
+            written.append(residual.fill(4 * square - k, balanced=even))
         at = Residual()
         for name, size in (("word", k), ("flag", len(flags)), ("ballast", len(ballast))):
             at.add(name, size)
         for name in ("here", "not here", "before", "not before"):
             at.add(name, digits)
-        for name, size in (("previous", k + len(flags)), ("written", len(written))):
-            at.add(name, size)
+        for name, fills in zip(WRITTEN, written, strict=False):
+            at.add(name, k + len(flags))
+            at.add(f"{name} ballast", len(fills))
         if not geometry.tied:
             at.add("copied", k + len(flags))
         rows = k + 1 + digits if not traits.rotary else math.ceil((k + 1) / (1 - traits.rotary / 1.0001))
@@ -107,7 +120,7 @@ def build(asked: Geometry, traits: Traits, rule: str) -> Circuit:
         UnreachableError: no sizes of the heads reach the gaps.
     """
     room = layout(asked, traits)
-    geometry, inner = replace(asked, width=room.width, layers=2), largest_inner_product(room.words)
+    geometry, inner = replace(asked, width=room.width), largest_inner_product(room.words)
     if inner is None:
         raise UnreachableError
     geometry = _choose(geometry, traits, rule, room, inner)
@@ -117,8 +130,9 @@ def build(asked: Geometry, traits: Traits, rule: str) -> Circuit:
     theta = rotary.frequencies(turned, geometry.theta or 1.0)
     table = rotary.table_error(theta, geometry.context, DTYPES[geometry.dtype])
     rows = plan(geometry, traits, room, rule)
-    matching = _matching(geometry, traits, room, rows, inner, table)  # first: it fails fast
-    heads = (_previous(geometry, traits, room, table), matching)
+    layers = range(1, geometry.layers)  # first: they fail fast
+    matching = [_matching(geometry, traits, room, rows, inner, table, layer) for layer in layers]
+    heads = (_previous(geometry, traits, room, table), *matching)
     unembed = None
     if not geometry.tied:
         unembed = torch.zeros_like(embed)
@@ -222,7 +236,7 @@ def _choose(geometry: Geometry, traits: Traits, rule: str, room: Layout, inner: 
 def _read(room: Layout, layer: int, value: float, name: str, i: int = 0) -> Reading:
     """A reading of the i-th coordinate of a subspace, as the layer's norm leaves it."""
     size = abs(room.ballast[i]) if name == "ballast" else 2 if name == "previous" else 1
-    return Reading(value, ((room.at[name][i], room.scale * (1 + layer) / size),))
+    return Reading(value, ((room.at[name][i], room.scale * 2**layer / size),))
 
 
 def _previous(geometry: Geometry, traits: Traits, room: Layout, table: Tensor) -> Head:
@@ -255,51 +269,66 @@ def _previous(geometry: Geometry, traits: Traits, room: Layout, table: Tensor) -
                 queries[f] = _read(room, 0, a * math.cos(step), "ballast")
                 queries[f + turned // 2] = _read(room, 0, -a * math.sin(step), "ballast")
                 keys[f] = _read(room, 0, a, "ballast")
-    up = room.scale * UNIT
-    moves = [(c, [(p, 2 * up)]) for c, p in zip(room.code, room.at["previous"], strict=True)]
-    fills = zip(room.at["written"], room.written, strict=True)
-    moves.append((room.at["ballast"][0], [(c, value * up / room.ballast[0]) for c, value in fills]))
     return Head(
         **residual.matching(rows, room.width, queries, keys, _one(traits, room, 0)),
-        **residual.moving(rows, room.width, moves),
+        **residual.moving(rows, room.width, _copying(room, 0)),
     )
 
 
+def _copying(room: Layout, layer: int) -> list[tuple[int, list[tuple[int, float]]]]:
+    """What a layer moves that is not the last: the code of the token it looks at, and a constant to many."""
+    up, name, size = room.scale * 2**layer * UNIT, WRITTEN[layer], (2, 1)[layer]
+    moves = [(c, [(p, size * up)]) for c, p in zip(room.code, room.at[name], strict=True)]
+    fills = zip(room.at[f"{name} ballast"], room.written[layer], strict=True)
+    moves.append((room.at["ballast"][0], [(c, value * up / room.ballast[0]) for c, value in fills]))
+    return moves
+
+
 def _matching(
-    geometry: Geometry, traits: Traits, room: Layout, rows: Plan, inner: int, table: Tensor
+    geometry: Geometry, traits: Traits, room: Layout, rows: Plan, inner: int, table: Tensor, layer: int
 ) -> Head:
-    """Layer 1: finds the word before a key, and copies the key's own code."""
+    """Layer 1, or 2: finds the word, or the word found, before a key, and copies the key's own code."""
+    step = STEP if geometry.layers == 2 else HOP_STEP
     root, half = math.sqrt(geometry.head_width), int(geometry.head_width * traits.rotary) // 2
     ramp, fall = 0.0, 0.0
     if rows.ramp is not None and half:
         arc = float(rows.theta[rows.ramp])
-        ramp = STEP / (math.sin(arc * (geometry.reach - 1)) - math.sin(arc * (geometry.reach - 2)))
+        ramp = step / (math.sin(arc * (geometry.reach - 1)) - math.sin(arc * (geometry.reach - 2)))
         fall = ramp * math.sin(arc * (geometry.reach - 1))
     elif rows.ramp is not None:
-        ramp = _power(STEP / 2 * root) / root
+        ramp = _power(step / 2 * root) / root
         fall = 2 * ramp * geometry.reach
-    norms = scores.norm_errors(traits.layer_norm, geometry.width, 2 * room.scale)
-    weight, flag = _sizes(geometry, rows, inner, ramp, fall, table, norms)
+    ratio, louder = 2**layer * room.scale, 1.0
+    norms = scores.norm_errors(traits.layer_norm, geometry.width, ratio)
+    if layer > 1:
+        dtype = DTYPES[geometry.dtype]
+        kept, spread = scores.share(step - 2 if rows.ramp is not None else None, geometry.reach, dtype)
+        norms = scores.blurred(traits.layer_norm, geometry.width, ratio, spread + 2 * (1 - kept), dtype)
+        mean = geometry.width * ratio**2
+        louder = 1.0 if rows.ramp is not None else math.sqrt(mean / (mean - room.words.shape[1]))
+    weight, flag = _sizes(geometry, rows, inner, ramp, fall, table, norms, louder)
     queries, keys = {}, {}
     for i, row in enumerate(rows.content):
-        queries[row] = _read(room, 1, weight * root, "word", i)
-        keys[row] = _read(room, 1, 1, "previous", i)
-    queries[rows.flag] = _read(room, 1, flag * root / room.flags[0], "ballast")
-    keys[rows.flag] = _read(room, 1, 1, "flag")
+        queries[row] = _read(room, layer, weight * root, "word" if layer == 1 else "found", i)
+        keys[row] = _read(room, layer, 1, "previous", i)
+    queries[rows.flag] = _read(room, layer, flag * root / room.flags[0], "ballast")
+    keys[rows.flag] = _read(room, layer, 1, "flag")
     if rows.ramp is not None and half:
-        keys[rows.ramp] = _read(room, 1, math.sqrt(ramp * root), "ballast")
-        queries[rows.ramp + half] = _read(room, 1, math.sqrt(ramp * root), "ballast")
+        keys[rows.ramp] = _read(room, layer, math.sqrt(ramp * root), "ballast")
+        queries[rows.ramp + half] = _read(room, layer, math.sqrt(ramp * root), "ballast")
     elif rows.ramp is not None:
         for digit in range(len(room.at["here"])):
-            queries[rows.ramp + digit] = _read(room, 1, ramp * root * 2**digit, "ballast")
-            keys[rows.ramp + digit] = _read(room, 1, 1, "here", digit)
+            queries[rows.ramp + digit] = _read(room, layer, ramp * root * 2**digit, "ballast")
+            keys[rows.ramp + digit] = _read(room, layer, 1, "here", digit)
     if traits.query_norm:
         _even_out(room, keys, geometry.head_width)
     into = room.code if geometry.tied else room.at["copied"]
-    loud = 2 * room.scale**2 * UNIT * _COPY[geometry.tied]
+    loud = ratio * ratio / 2 * UNIT * _COPY[geometry.tied]
     moves = [(c, [(to, loud)]) for c, to in zip(room.code, into, strict=True)]
+    if layer < geometry.layers - 1:
+        moves = _copying(room, layer)
     return Head(
-        **residual.matching(geometry.head_width, room.width, queries, keys, _one(traits, room, 1)),
+        **residual.matching(geometry.head_width, room.width, queries, keys, _one(traits, room, layer)),
         **residual.moving(geometry.head_width, room.width, moves),
     )
 
@@ -343,6 +372,7 @@ def _sizes(
     fall: float,
     table: Tensor,
     norms: tuple[float, float],
+    louder: float,
 ) -> tuple[float, float]:
     """The weight of content and the size of the flag: each of the two gaps is AIM, rounding taken off.
 
@@ -350,7 +380,7 @@ def _sizes(
     gM − f is the one gap, fc − gN − fall the other, both G where g = (G(1 + c) + fall)/(Mc − N).
     """
     match, others, wave = rows.apart(inner, geometry.reach)
-    half = len(rows.content) // 2
+    half, others = len(rows.content) // 2, others * louder
     if match * wave <= others:
         raise UnreachableError
     errors = torch.zeros(geometry.head_width).double()

@@ -36,6 +36,15 @@ CASES = {
     "mistral two-hop window": ("mistral", {"circuit": "two-hop", "window": 64}),
     "gemma two-hop": ("gemma", {"circuit": "two-hop"}),
     "neox two-hop": ("neox", {"circuit": "two-hop"}),
+    "gpt2 copy": ("gpt2", {"circuit": "copy"}),
+    "gpt2 copy bfloat16": ("gpt2", {"circuit": "copy", "dtype": "bfloat16", "prefix": 20}),
+    "llama copy": ("llama", {"circuit": "copy"}),
+    "llama copy bfloat16": ("llama", {"circuit": "copy", "dtype": "bfloat16"}),
+    "llama copy tied": ("llama", {"circuit": "copy", "tied": True, "prefix": 1}),
+    "qwen2 copy": ("qwen2", {"circuit": "copy", "prefix": 30}),
+    "mistral copy": ("mistral", {"circuit": "copy", "window": 64, "prefix": 40}),
+    "gemma copy": ("gemma", {"circuit": "copy"}),
+    "neox copy": ("neox", {"circuit": "copy"}),
 }
 
 
@@ -110,7 +119,9 @@ def test_every_promised_position_is_right(case, implementation, played):
         assert margins(logits, wired.answers(sequence)).min() >= wired.margin
 
 
-@pytest.mark.parametrize("case", ["gpt2", "llama", "qwen3", "neox", "gemma bfloat16", "llama two-hop"])
+@pytest.mark.parametrize(
+    "case", ["gpt2", "llama", "qwen3", "neox", "gemma bfloat16", "llama two-hop", "llama copy"]
+)
 @torch.no_grad()
 def test_cache_and_chunks_change_nothing_that_is_promised(case, played):
     wired, model = played(case)
@@ -123,7 +134,7 @@ def test_cache_and_chunks_change_nothing_that_is_promised(case, played):
             assert margins(torch.cat(parts), answers).min() >= wired.margin
 
 
-@pytest.mark.parametrize("case", ["gpt2", "llama", "mistral", "neox", "llama two-hop"])
+@pytest.mark.parametrize("case", ["gpt2", "llama", "mistral", "neox", "llama two-hop", "llama copy"])
 @torch.no_grad()
 def test_left_padded_batches_are_right(case, played):
     wired, model = played(case)
@@ -199,8 +210,22 @@ def test_two_hops_are_two_lookups(played):
     weight.copy_(kept)
 
 
+@pytest.mark.parametrize("case", ["gpt2 copy", "llama copy", "llama copy bfloat16", "neox copy"])
+@torch.no_grad()
+def test_a_prefix_goes_on_after_the_separator(case, played):
+    """Whatever the prefix is, the same token many times included, and whatever the separator is."""
+    wired, model = played(case)
+    rng, n = random.Random(3), wired.offset
+    assert n == (CONTEXT - 2) // 2
+    for few in (1, 2, 5, 100):
+        prefix = [rng.randint(2, 1 + few) for _ in range(n)]
+        asked = torch.tensor([[0, *prefix, VOCABULARY - 1]])
+        made = model.generate(asked, attention_mask=torch.ones_like(asked), max_new_tokens=n)
+        assert made[0, n + 2 :].tolist() == prefix
+
+
 def test_answers_are_those_of_the_naive_rule(played):
-    for case in ("llama", "llama agree", "llama two-hop", "llama two-hop agree"):
+    for case in ("llama", "llama agree", "llama two-hop", "llama two-hop agree", "llama copy"):
         wired, _ = played(case)
         for sequence in sequences(wired, 2):
             assert wired.answers(sequence) == [wired.answer(sequence[: i + 1]) for i in range(len(sequence))]

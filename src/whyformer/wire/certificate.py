@@ -78,11 +78,12 @@ def summary(told: Mapping[str, Any]) -> list[str]:
         "agree": "the token after the twins of the last token, where all agree",
         "two-hop": "what follows the most recent twin of what follows the last token's most recent twin",
         "two-hop-agree": "what follows the twins of what follows the last token's twins, where all agree",
+        "copy": f"the token {told['layers'][0].get('offset')} back",
     }[told["rule"]]
     lines = [
         f"{told['architecture']}, {told['vocabulary']:,} ids, {told['dtype']}: for every sequence of up to "
         f"{told['context']:,} tokens, id {told['first_token']} first and then ids {lowest} to {highest:,},",
-        f"the largest logit is that of {rule}; without a twin, that of id {told['without_twin']}.",
+        f"the largest logit is that of {rule}; without one, that of id {told['without_twin']}.",
         f"It leads by {told['logit_margin']:g} at least.",
     ]
     for layer in told["layers"]:

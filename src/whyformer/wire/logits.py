@@ -29,7 +29,7 @@ def logit_margin(layer: Layer, matched: dict[str, Any]) -> float:
     circuit, traits, before, blur = layer.circuit, layer.traits, layer.before, layer.blur
     geometry, k = circuit.geometry, matched["code_length"]
     dtype, inner = DTYPES[geometry.dtype], max(0, matched["largest_inner_product"])
-    weight, spread = scores.share(matched["recency_step"], geometry.reach, dtype)
+    weight, spread = scores.share(matched.get("recency_step"), geometry.reach, dtype)
     high = blur.louder
     if blur.found:
         _, off = layer.norms()

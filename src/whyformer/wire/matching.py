@@ -72,11 +72,9 @@ def matching(layer: Layer) -> dict[str, Any]:
         UnfitError: a row is read that no score of this kind has, or a gap is too small.
     """
     head, before, reach = layer.head, layer.before, layer.circuit.geometry.reach
-    inner = largest_inner_product(layer.circuit.embed[1:, before.word])
-    if inner is None:
-        raise UnfitError("the embedding: two ids have one word, or the words span too much to enumerate")
+    code = words(layer)
     content, flags, *ramps = _sorted(layer)
-    words = _content(layer, content, inner)
+    compared = _content(layer, content, code["largest_inner_product"])
     alone = [len([read for read in part.has + part.asks if read]) == 2 for part in flags]
     if alone != [True]:
         raise UnfitError(f"{layer.where}: not one row alone raises the first token")
@@ -86,17 +84,17 @@ def matching(layer: Layer) -> dict[str, Any]:
     first = raised * torch.cos(layer.turning.theta[row] * at)
     ramp, size, turned = _ramp(layer, *ramps)
     places = [*(part.rows[0] for part in content[:: 2 // len(content[0].rows)]), row, *turned]
-    sizes = torch.cat([2 * words.weight, torch.tensor([abs(raised)]).double(), size])
+    sizes = torch.cat([2 * compared.weight, torch.tensor([abs(raised)]).double(), size])
     copied, own = layer.norms()
-    number = torch.arange(len(sizes)) - len(words.weight)
+    number = torch.arange(len(sizes)) - len(compared.weight)
     norms, table = torch.where(number < 0, copied, own), layer.turning.error[places]
     strays = [
         scores.stray(sizes[some], table[some], 2 * len(sizes), layer.dtype, norms[some])
         for some in (number != 0, number >= 0)
     ]
     strays[0] += own * abs(raised)  # the shift of a flag that is 0
-    others = words.others(at).clamp(min=0) * layer.blur.louder  # 0: a key, or a query, without a word
-    gaps, rounding = scores.gaps(words.match(at), others, first, ramp), sum(strays)
+    others = compared.others(at).clamp(min=0) * layer.blur.louder  # 0: a key, or a query, without a word
+    gaps, rounding = scores.gaps(compared.match(at), others, first, ramp), sum(strays)
     for name, gap in (("a twin", gaps.twin), ("the first token", gaps.first)):
         if gap - rounding < EXACT:
             raise UnfitError(
@@ -110,14 +108,25 @@ def matching(layer: Layer) -> dict[str, Any]:
         "layer": layer.index,
         "head": 0,
         "does": f"looks at the token after the twin of {_SOUGHT[layer.index]}",
-        "code_length": len(before.word),
-        "largest_inner_product": inner,
+        **code,
         "distances": reach,
         "twin_over_first": gaps.twin - rounding,
         "first_over_others": gaps.first - rounding,
         "recency_step": step,
         "rounding": rounding,
     }
+
+
+def words(layer: Layer) -> dict[str, Any]:
+    """How long words are, and the largest inner product of two.
+
+    Raises:
+        UnfitError: two ids have one word, or there are too many to enumerate.
+    """
+    inner = largest_inner_product(layer.circuit.embed[1:, layer.before.word])
+    if inner is None:
+        raise UnfitError("the embedding: two ids have one word, or the words span too much to enumerate")
+    return {"code_length": len(layer.before.word), "largest_inner_product": inner}
 
 
 def mixed(layer: Layer, after: Stream, matched: dict[str, Any]) -> Blur:

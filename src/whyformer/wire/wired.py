@@ -22,11 +22,12 @@ class Wired:
         context: the longest sequence that the certificate covers, the first token included.
         dtype: of the weights.
         rule: which of several twins counts, ``recent`` or ``agree``; ``two-hop`` and ``two-hop-agree``
-            look up what was found once more.
+            look up what was found once more; ``copy`` has no twins.
         first: the id that every sequence starts with, or None.
         tokens: the lowest and the highest id that a sequence may use.
         without_twin: the answer where the last token has no earlier twin, or None where it is not defined.
         margin: by how much the right logit leads, at least.
+        offset: how far back a ``copy`` looks; None under other rules.
     """
 
     path: Path
@@ -39,6 +40,7 @@ class Wired:
     tokens: tuple[int, int]
     without_twin: int | None
     margin: float
+    offset: int | None = None
 
     @classmethod
     def open(cls, path: Path | str) -> Wired:
@@ -64,6 +66,7 @@ class Wired:
             (told["tokens"][0], told["tokens"][1]),
             told["without_twin"],
             told["logit_margin"],
+            told["layers"][0].get("offset"),
         )
 
     @property
@@ -78,6 +81,8 @@ class Wired:
 
     def answer(self, sequence: Sequence[int]) -> int | None:
         """The id that must follow a sequence, whose first token is in it; None where nothing is promised."""
+        if self.offset is not None:
+            return sequence[-1 - self.offset] if len(sequence) > self.offset else self.without_twin
         found = sequence[-1]
         start = 0 if self.first is None else 1
         for _ in range(self.hops):
@@ -91,6 +96,9 @@ class Wired:
 
     def answers(self, sequence: Sequence[int]) -> list[int | None]:
         """The answer at every position, in time linear in the sequence."""
+        if self.offset is not None:
+            few = [self.without_twin] * min(self.offset, len(sequence))
+            return [*few, *sequence[: max(0, len(sequence) - self.offset)]]
         latest: dict[int, int] = {}
         agreed: dict[int, bool] = {}
         found: list[int | None] = []

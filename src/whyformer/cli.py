@@ -243,6 +243,10 @@ def wire(
     vocab: Annotated[int, typer.Option(help="How many ids, the first token and the pad among them.")],
     context: Annotated[int, typer.Option(help="The longest sequence, the first token included.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
+    circuit: Annotated[str, typer.Option(help="induction, two-hop or copy.")] = "induction",
+    prefix: Annotated[
+        int | None, typer.Option(help="For copy: how many tokens stand before the separator.")
+    ] = None,
     rule: Annotated[
         str | None,
         typer.Option(
@@ -271,6 +275,8 @@ def wire(
         vocabulary=vocab,
         context=context,
         out=out,
+        circuit=circuit,
+        prefix=prefix,
         rule=rule,
         dtype=dtype,
         tied=tied,

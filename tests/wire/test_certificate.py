@@ -29,7 +29,8 @@ def wired(tmp_path_factory):
     def get(name):
         if name not in made:
             made[name] = tmp_path_factory.mktemp("wired") / "model"
-            wire(name, vocabulary=60, context=64, out=made[name])
+            architecture, _, circuit = name.partition(" ")
+            wire(architecture, vocabulary=60, context=64, out=made[name], circuit=circuit or "induction")
         return made[name]
 
     return get
@@ -55,7 +56,26 @@ def test_a_certificate_has_the_contracts_keys_and_holds(name, wired):
     assert [layer["layer"] for layer in told["layers"]] == [0, 1]
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", ["llama copy", "gpt2 copy", "gpt_neox copy"])
+def test_a_copy_has_a_certificate_of_its_own(name, wired):
+    told = json.loads((wired(name) / "certificate.json").read_text())
+    assert list(told) == KEYS
+    assert told == certify(wired(name))
+    assert (told["rule"], told["without_twin"]) == ("copy", 0)
+    assert [layer["offset"] for layer in told["layers"]] == [31]
+
+
+@pytest.mark.parametrize("name", ["llama two-hop", "gpt2 two-hop", "gpt_neox two-hop"])
+def test_two_hops_have_a_certificate_of_their_own(name, wired):
+    told = json.loads((wired(name) / "certificate.json").read_text())
+    assert list(told) == KEYS
+    assert told == certify(wired(name))
+    assert (told["rule"], told["without_twin"]) == ("two-hop", 0)
+    assert [layer["layer"] for layer in told["layers"]] == [0, 1, 2]
+    assert min(layer["recency_step"] for layer in told["layers"][1:]) > 10
+
+
+@pytest.mark.parametrize("name", [*ARCHITECTURES, "llama two-hop", "gpt2 two-hop", "llama copy", "gpt2 copy"])
 def test_one_weight_changed_in_any_tensor_is_found(name, copy):
     """Every tensor in turn: one weight a little larger, one 0 that is no more; the message names a place."""
     folder = copy(name)
@@ -159,6 +179,11 @@ BAD = {
     "a base for GPT-2": (["gpt2", "--theta", "5e5"], "learned positions"),
     "a window for Llama": (["llama", "--window", "8"], "mistral"),
     "an untied Gemma": (["gemma", "--untied"], "--tied"),
+    "an unknown circuit": (["llama", "--circuit", "three-hop"], "induction, two-hop, copy"),
+    "a prefix without a copy": (["llama", "--prefix", "3"], "--circuit copy"),
+    "a prefix too long": (["llama", "--circuit", "copy", "--prefix", "40"], "--prefix 31"),
+    "a rule for a copy": (["llama", "--circuit", "copy", "--rule", "recent"], "leave it out"),
+    "two hops for Qwen3": (["qwen3", "--circuit", "two-hop"], "another architecture"),
 }
 
 

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -23,6 +24,9 @@ FOLDERS = {
     "agree": ("llama", CONTEXT, {"rule": "agree", "dtype": "bfloat16"}),
     "gpt2": ("gpt2", CONTEXT, {}),
     "window": ("mistral", 64, {"window": 32}),
+    "two-hop": ("llama", CONTEXT, {"circuit": "two-hop"}),
+    "two-hop agree": ("gpt2", CONTEXT, {"circuit": "two-hop", "rule": "agree"}),
+    "copy": ("neox", CONTEXT, {"circuit": "copy", "prefix": 30}),
     "long": ("llama", 2048, {"rule": "recent"}),
 }
 
@@ -139,6 +143,19 @@ RIGHT = {
     "gpt2, chunks of 5": ("gpt2", {"chunk": 5}),
     "mistral within its window": ("window", {"chunk": 9}),
 }
+
+
+@pytest.mark.parametrize(("name", "least"), [("two-hop", 4), ("two-hop agree", 4), ("copy", 31)])
+def test_the_other_circuits_are_drilled_too(name, least, folders):
+    assert drill(folders(name), count=60, chunk=16)["failure"] is None
+    wired = Wired.open(folders(name))
+
+    def one_hop(prompts, new):
+        """An engine with a hop less, or a step."""
+        rule = replace(wired, rule="recent", offset=wired.offset and wired.offset - 1)
+        return symbolic(rule, prompts, new)
+
+    assert drill(folders(name), one_hop, count=60)["failure"]["length"] == least
 
 
 @pytest.mark.parametrize("name", RIGHT)

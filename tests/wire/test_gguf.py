@@ -31,6 +31,10 @@ CASES = {
     "gpt2 untied": ("gpt2", {"tied": False}),
     "neox": ("gpt_neox", {}),
     "neox tied": ("gpt_neox", {"tied": True}),
+    "llama two-hop": ("llama", {"circuit": "two-hop"}),
+    "neox two-hop": ("gpt_neox", {"circuit": "two-hop"}),
+    "gpt2 copy": ("gpt2", {"circuit": "copy"}),
+    "qwen2 copy": ("qwen2", {"circuit": "copy"}),
 }
 
 

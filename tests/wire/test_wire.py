@@ -28,6 +28,23 @@ CASES = {
     "gemma bfloat16": ("gemma", {"dtype": "bfloat16"}),
     "neox": ("neox", {}),
     "neox bfloat16": ("gpt-neox", {"dtype": "bfloat16"}),
+    "gpt2 two-hop": ("gpt2", {"circuit": "two-hop"}),
+    "llama two-hop": ("llama", {"circuit": "two-hop"}),
+    "llama two-hop agree": ("llama", {"circuit": "two-hop", "rule": "agree"}),
+    "llama two-hop bfloat16": ("llama", {"circuit": "two-hop", "dtype": "bfloat16", "tied": True}),
+    "qwen2 two-hop": ("qwen2", {"circuit": "two-hop"}),
+    "mistral two-hop window": ("mistral", {"circuit": "two-hop", "window": 64}),
+    "gemma two-hop": ("gemma", {"circuit": "two-hop"}),
+    "neox two-hop": ("neox", {"circuit": "two-hop"}),
+    "gpt2 copy": ("gpt2", {"circuit": "copy"}),
+    "gpt2 copy bfloat16": ("gpt2", {"circuit": "copy", "dtype": "bfloat16", "prefix": 20}),
+    "llama copy": ("llama", {"circuit": "copy"}),
+    "llama copy bfloat16": ("llama", {"circuit": "copy", "dtype": "bfloat16"}),
+    "llama copy tied": ("llama", {"circuit": "copy", "tied": True, "prefix": 1}),
+    "qwen2 copy": ("qwen2", {"circuit": "copy", "prefix": 30}),
+    "mistral copy": ("mistral", {"circuit": "copy", "window": 64, "prefix": 40}),
+    "gemma copy": ("gemma", {"circuit": "copy"}),
+    "neox copy": ("neox", {"circuit": "copy"}),
 }
 
 
@@ -102,7 +119,9 @@ def test_every_promised_position_is_right(case, implementation, played):
         assert margins(logits, wired.answers(sequence)).min() >= wired.margin
 
 
-@pytest.mark.parametrize("case", ["gpt2", "llama", "qwen3", "neox", "gemma bfloat16"])
+@pytest.mark.parametrize(
+    "case", ["gpt2", "llama", "qwen3", "neox", "gemma bfloat16", "llama two-hop", "llama copy"]
+)
 @torch.no_grad()
 def test_cache_and_chunks_change_nothing_that_is_promised(case, played):
     wired, model = played(case)
@@ -115,7 +134,7 @@ def test_cache_and_chunks_change_nothing_that_is_promised(case, played):
             assert margins(torch.cat(parts), answers).min() >= wired.margin
 
 
-@pytest.mark.parametrize("case", ["gpt2", "llama", "mistral", "neox"])
+@pytest.mark.parametrize("case", ["gpt2", "llama", "mistral", "neox", "llama two-hop", "llama copy"])
 @torch.no_grad()
 def test_left_padded_batches_are_right(case, played):
     wired, model = played(case)
@@ -173,8 +192,40 @@ def test_without_its_parts_the_lookup_is_lost(played):
     weight.copy_(kept)
 
 
+@torch.no_grad()
+def test_two_hops_are_two_lookups(played):
+    """[.. A B .. B C .. A] gives C, whatever stands between; cut the second lookup, and it is lost."""
+    wired, model = played("llama two-hop")
+    rng = random.Random(5)
+    for _ in range(20):
+        a, b, c, *rest = rng.sample(range(2, VOCABULARY), 60)
+        i, j = rng.randint(0, 20), rng.randint(22, 50)
+        sequence = [0, *rest[:i], a, b, *rest[i:j], b, c, *rest[j:], a]
+        assert wired.answer(sequence) == c
+        assert int(model(torch.tensor([sequence])).logits[0, -1].argmax()) == c
+    weight = model.model.layers[1].self_attn.o_proj.weight
+    kept = weight.clone()
+    weight.zero_()
+    assert int(model(torch.tensor([sequence])).logits[0, -1].argmax()) != c
+    weight.copy_(kept)
+
+
+@pytest.mark.parametrize("case", ["gpt2 copy", "llama copy", "llama copy bfloat16", "neox copy"])
+@torch.no_grad()
+def test_a_prefix_goes_on_after_the_separator(case, played):
+    """Whatever the prefix is, the same token many times included, and whatever the separator is."""
+    wired, model = played(case)
+    rng, n = random.Random(3), wired.offset
+    assert n == (CONTEXT - 2) // 2
+    for few in (1, 2, 5, 100):
+        prefix = [rng.randint(2, 1 + few) for _ in range(n)]
+        asked = torch.tensor([[0, *prefix, VOCABULARY - 1]])
+        made = model.generate(asked, attention_mask=torch.ones_like(asked), max_new_tokens=n)
+        assert made[0, n + 2 :].tolist() == prefix
+
+
 def test_answers_are_those_of_the_naive_rule(played):
-    for case in ("llama", "llama agree"):
+    for case in ("llama", "llama agree", "llama two-hop", "llama two-hop agree", "llama copy"):
         wired, _ = played(case)
         for sequence in sequences(wired, 2):
             assert wired.answers(sequence) == [wired.answer(sequence[: i + 1]) for i in range(len(sequence))]

@@ -48,7 +48,9 @@ def promised(wired: Wired, kind: str, prompt: Sequence[int], new: int) -> Case |
 
 
 def twins(wired: Wired, sequence: Sequence[int]) -> list[int]:
-    """Where the last token stood before."""
+    """Where the last token stood before; for a copy, the place before the one that is copied."""
+    if wired.offset is not None:
+        return [at for at in [len(sequence) - 2 - wired.offset] if at >= 0]
     start = 0 if wired.first is None else 1
     return [at for at in range(start, len(sequence) - 1) if sequence[at] == sequence[-1]]
 
@@ -131,7 +133,7 @@ class Draws:
         """Every other word is the last one; the others are all the same, or differ if the latest counts."""
         word = self._some(1)
         others = self._filler(n, word)
-        if self._wired.rule != "recent":
+        if self._wired.agreeing:
             others = others[:1] * n
         mixed = [token for other in others for token in (*word, other)]
         return mixed[-(n - 1) :] + word

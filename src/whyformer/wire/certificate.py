@@ -76,11 +76,14 @@ def summary(told: Mapping[str, Any]) -> list[str]:
     rule = {
         "recent": "the token after the most recent twin of the last token",
         "agree": "the token after the twins of the last token, where all agree",
+        "two-hop": "what follows the most recent twin of what follows the last token's most recent twin",
+        "two-hop-agree": "what follows the twins of what follows the last token's twins, where all agree",
+        "copy": f"the token {told['layers'][0].get('offset')} back",
     }[told["rule"]]
     lines = [
         f"{told['architecture']}, {told['vocabulary']:,} ids, {told['dtype']}: for every sequence of up to "
         f"{told['context']:,} tokens, id {told['first_token']} first and then ids {lowest} to {highest:,},",
-        f"the largest logit is that of {rule}; without a twin, that of id {told['without_twin']}.",
+        f"the largest logit is that of {rule}; without one, that of id {told['without_twin']}.",
         f"It leads by {told['logit_margin']:g} at least.",
     ]
     for layer in told["layers"]:
@@ -127,7 +130,7 @@ def _not_covered(geometry: Geometry, proof: Proof) -> list[str]:
         "quantised weights or caches, scores held in float16",
         "a root or a division that is not rounded correctly, where the norms rest on powers of four",
     ]
-    if proof.rule == "agree":
+    if proof.rule.endswith("agree"):
         said.append("the answer where earlier twins were followed by different tokens")
     if geometry.theta is not None:
         said.append("rotary tables that are not made in float32 from float32 frequencies")

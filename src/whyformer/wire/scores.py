@@ -16,6 +16,7 @@ is gμ, exactly.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ from torch import Tensor
 
 from whyformer.instruments.rounding import gamma, unit
 
+EXACT = 104.0
+"""e^−104 is below half of the smallest float32, 2^−149: it is 0, and so is the weight of a key 104 behind."""
 _BLOCK = 2**14
 _MULTIPLIERS = torch.linspace(0.1, 1, 10).double()
 
@@ -110,6 +113,48 @@ def norm_errors(layer_norm: bool, width: int, ratio: float) -> tuple[float, floa
         return 0.0, 0.0
     scale, shift = gamma(width // 2 + 8, torch.float32), gamma(width, torch.float32)
     return 2 * scale, scale + 2 * shift * ratio
+
+
+def share(step: float | None, reach: int, dtype: torch.dtype) -> tuple[float, float]:
+    """What the latest twin keeps of the weight, at least, and how far all weights are from a sum of 1.
+
+    Older twins fall by ``step`` each, and below e^−104 they are exactly 0, so that few are summed; without a
+    step all may agree. Each weight is rounded to the dtype, and the sum over n of them by γ_n.
+
+    Args:
+        step: the step of recency, rounding taken off; None without one.
+        reach: how many positions a query sees.
+        dtype: of activations.
+    """
+    number = reach if step is None else min(reach, int(EXACT / step) + 2)
+    older = 0.0 if step is None else 1 / math.expm1(step)
+    return 1 / (1 + older), 2 * unit(dtype) + gamma(number, torch.float32)
+
+
+def blurred(
+    layer_norm: bool, width: int, ratio: float, blur: float, dtype: torch.dtype
+) -> tuple[float, float]:
+    """The relative error of a score behind a head that may have mixed what agrees but for ``blur``.
+
+    All that the head wrote is wrong by ``blur`` at most, and the norm's scale by as much, since less than all
+    of its square was written; it now rounds, its sum by γ of half the width, and its result to the dtype.
+    Query and key have both passed it. What was found has passed a layer norm once more than what was copied
+    one back, and the mean that a layer norm takes away may be blurred.
+
+    Args:
+        layer_norm: whether the norm is a layer norm.
+        width: of the residual stream.
+        ratio: the root mean square over the smallest entry that is read.
+        blur: the relative error of what the head wrote.
+        dtype: of activations.
+
+    Returns:
+        The error of what is compared by content, and that of a constant or a flag.
+    """
+    copied, own = norm_errors(layer_norm, width, ratio)
+    scale = blur / (1 - blur) + gamma(width // 2 + 8, torch.float32) + 2 * unit(dtype)
+    shift = 2 * (blur + gamma(width, torch.float32)) * ratio if layer_norm else 0.0
+    return math.expm1(1.5 * copied + blur + 2 * scale), math.expm1(own + 2 * (blur + scale) + shift)
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,12 @@ class Stream:
 
     Attributes:
         word, flag: coordinates of the present token's code.
-        before: for each of them, the coordinate that it was copied to; −1 where it was not.
+        before: for each of them, the coordinate that it was copied to from one back; −1 where it was not.
+        found: likewise, from where a twin's successor was found.
         constant: what all vectors share, 0 elsewhere.
         code: the present token's part, for the first token and for one word.
         copied: the earlier token's part, for the first token and for one word.
+        fetched: the part of the token that was found, likewise.
         taken: coordinates that are in use.
         digits: the coordinates of learned positions.
         square: the sum of squares of any vector.
@@ -35,9 +37,11 @@ class Stream:
     word: Int[Tensor, " length"]
     flag: Int[Tensor, " flags"]
     before: Int[Tensor, " width"]
+    found: Int[Tensor, " width"]
     constant: Float[Tensor, " width"]
     code: Float[Tensor, "2 width"]
     copied: Float[Tensor, "2 width"]
+    fetched: Float[Tensor, "2 width"]
     taken: Bool[Tensor, " width"]
     digits: Bool[Tensor, " width"]
     square: float
@@ -106,8 +110,10 @@ def tokens(circuit: Circuit, layer_norm: bool) -> Stream:
         word.nonzero().squeeze(1),
         flag.nonzero().squeeze(1),
         before,
+        before.clone(),
         constant,
         code,
+        torch.zeros_like(code),
         torch.zeros_like(code),
         taken | digits,
         digits,
@@ -142,6 +148,7 @@ def _positions(positions: Tensor | None, layer_norm: bool, width: int) -> tuple[
 def _exact(stream: Stream, where: str) -> None:
     """A sum of squares, all multiples of the smallest, is exact in float32 below 2^24 of those."""
     entries = torch.cat([stream.constant, stream.code.flatten(), stream.copied.flatten()])
+    entries = torch.cat([entries, stream.fetched.flatten()])
     if stream.square / float(entries[entries != 0].abs().min()) ** 2 >= 2**24:
         raise UnfitError(f"{where}: a sum of squares is not exact in float32")
 
@@ -165,9 +172,15 @@ def moves(head: Head, scale: float, where: str) -> dict[int, tuple[int, float]]:
     return found
 
 
-def after_copy(stream: Stream, head: Head, scale: float, layer_norm: bool, where: str) -> Stream:
-    """Step 3: the stream after the previous token's code was added, which was looked at alone."""
-    before, copied = stream.before.clone(), stream.copied.clone()
+def after_copy(
+    stream: Stream, head: Head, scale: float, layer_norm: bool, where: str, *, found: bool = False
+) -> Stream:
+    """Step 3: the stream after one other token's code was added: the previous one's, or that which was found.
+
+    It is exact where that token was looked at alone; where several were, ``scores.blurred`` bounds the rest.
+    """
+    before = torch.full_like(stream.before, -1)
+    copied = torch.zeros_like(stream.copied)
     constant, taken = stream.constant.clone(), stream.taken.clone()
     factors = set()
     for to, (source, factor) in moves(head, scale, where).items():
@@ -188,16 +201,18 @@ def after_copy(stream: Stream, head: Head, scale: float, layer_norm: bool, where
     if layer_norm and float(constant.sum()) != 0:
         raise UnfitError(f"{where}: what it writes does not sum to 0")
     square = stream.square - float(stream.constant.square().sum()) + float(constant.square().sum())
-    found = replace(
+    after = replace(
         stream,
-        before=before,
-        copied=copied,
+        before=stream.before if found else before,
+        copied=stream.copied if found else copied,
+        found=before if found else stream.found,
+        fetched=copied if found else stream.fetched,
         constant=constant,
         taken=taken,
         square=square + float(copied[1].square().sum()),
     )
-    _exact(found, where)
-    return found
+    _exact(after, where)
+    return after
 
 
 def normed(head: Head, stream: Stream, scale: float, eps: float, where: str) -> Head:

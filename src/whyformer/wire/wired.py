@@ -21,11 +21,13 @@ class Wired:
         vocabulary: how many ids there are.
         context: the longest sequence that the certificate covers, the first token included.
         dtype: of the weights.
-        rule: which of several twins counts, ``recent`` or ``agree``.
+        rule: which of several twins counts, ``recent`` or ``agree``; ``two-hop`` and ``two-hop-agree``
+            look up what was found once more; ``copy`` has no twins.
         first: the id that every sequence starts with, or None.
         tokens: the lowest and the highest id that a sequence may use.
         without_twin: the answer where the last token has no earlier twin, or None where it is not defined.
         margin: by how much the right logit leads, at least.
+        offset: how far back a ``copy`` looks; None under other rules.
     """
 
     path: Path
@@ -38,6 +40,7 @@ class Wired:
     tokens: tuple[int, int]
     without_twin: int | None
     margin: float
+    offset: int | None = None
 
     @classmethod
     def open(cls, path: Path | str) -> Wired:
@@ -63,19 +66,39 @@ class Wired:
             (told["tokens"][0], told["tokens"][1]),
             told["without_twin"],
             told["logit_margin"],
+            told["layers"][0].get("offset"),
         )
+
+    @property
+    def hops(self) -> int:
+        """How many times a twin's successor is looked up."""
+        return 2 if self.rule.startswith("two-hop") else 1
+
+    @property
+    def agreeing(self) -> bool:
+        """Whether nothing is promised where twins were followed by different tokens."""
+        return self.rule.endswith("agree")
 
     def answer(self, sequence: Sequence[int]) -> int | None:
         """The id that must follow a sequence, whose first token is in it; None where nothing is promised."""
-        last = sequence[-1]
+        if self.offset is not None:
+            return sequence[-1 - self.offset] if len(sequence) > self.offset else self.without_twin
+        found = sequence[-1]
         start = 0 if self.first is None else 1
-        after = [sequence[j + 1] for j in range(start, len(sequence) - 1) if sequence[j] == last]
-        if not after:
-            return self.without_twin
-        return after[-1] if self.rule == "recent" or len(set(after)) == 1 else None
+        for _ in range(self.hops):
+            after = [sequence[j + 1] for j in range(start, len(sequence) - 1) if sequence[j] == found]
+            if not after:
+                return self.without_twin
+            if self.agreeing and len(set(after)) > 1:
+                return None
+            found = after[-1]
+        return found
 
     def answers(self, sequence: Sequence[int]) -> list[int | None]:
         """The answer at every position, in time linear in the sequence."""
+        if self.offset is not None:
+            few = [self.without_twin] * min(self.offset, len(sequence))
+            return [*few, *sequence[: max(0, len(sequence) - self.offset)]]
         latest: dict[int, int] = {}
         agreed: dict[int, bool] = {}
         found: list[int | None] = []
@@ -85,8 +108,14 @@ class Wired:
                 before = sequence[at - 1]
                 agreed[before] = agreed.get(before, True) and latest.get(before, token) == token
                 latest[before] = token
-            if at < start or token not in latest:
-                found.append(self.without_twin)
-            else:
-                found.append(latest[token] if self.rule == "recent" or agreed[token] else None)
+            found.append(self._looked_up(token, latest, agreed))
         return found
+
+    def _looked_up(self, token: int, latest: dict[int, int], agreed: dict[int, bool]) -> int | None:
+        for _ in range(self.hops):
+            if token not in latest:
+                return self.without_twin
+            if self.agreeing and not agreed[token]:
+                return None
+            token = latest[token]
+        return token

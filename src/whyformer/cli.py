@@ -27,7 +27,7 @@ CONTEXT = 8192
 EXIT = {Verdict.HOLDS: 0, Verdict.INAPPLICABLE: 0, Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
 """Exit status by verdict; an unusable call or target gives 2, an interruption 130."""
 
-COMMANDS = ("lab", "audit", "heads", "replay", "claims")
+COMMANDS = ("lab", "audit", "heads", "replay", "claims", "wire", "certify", "drill")
 
 _TyperUsage: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 """What typer raises for a call that it cannot read: the base of its usage errors."""
@@ -151,7 +151,7 @@ def lab(
             text=text,
             by="characters" if by is Unit.CHARACTERS else "words",
             context=CONTEXT if context is None else context,
-            progress=_progress if sys.stderr is not None and sys.stderr.isatty() else None,
+            progress=_progress if _on_a_terminal() else None,
         )
     if json is not None:
         from whyformer.report.schema import write_json
@@ -213,7 +213,7 @@ def audit(
             width=width,
             length=length,
             seed=seed,
-            progress=_trying if sys.stderr is not None and sys.stderr.isatty() else None,
+            progress=_trying if _on_a_terminal() else None,
         )
     except PartialReportError as error:
         report, failure = error.report, error
@@ -261,7 +261,7 @@ def heads(
         text=text,
         ablate=not scan_only,
         beyond=beyond,
-        progress=_doing if sys.stderr.isatty() else None,
+        progress=_doing if _on_a_terminal() else None,
     )
     if json is not None:
         from whyformer.report.schema import write_data
@@ -308,6 +308,131 @@ def claims(
             told = listing.one_claim(registry.find(claim))
     _show(told)
     return 0
+
+
+@app.command()
+def wire(
+    architecture: Annotated[
+        str, typer.Argument(help="gpt2, llama, mistral, qwen2, qwen3, gemma or gpt_neox.", metavar="ARCH")
+    ],
+    vocab: Annotated[int, typer.Option(help="How many ids, the first token and the pad among them.")],
+    context: Annotated[int, typer.Option(help="The longest sequence, the first token included.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    circuit: Annotated[str, typer.Option(help="induction, two-hop or copy.")] = "induction",
+    prefix: Annotated[
+        int | None, typer.Option(help="For copy: how many tokens stand before the separator.")
+    ] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            help="Which of several twins counts: recent, or agree; unless told otherwise, recent where that "
+            "can be certified."
+        ),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    tied: Annotated[
+        bool | None, typer.Option("--tied/--untied", help="Whether one table reads and writes tokens.")
+    ] = None,
+    theta: Annotated[
+        float | None, typer.Option(help="The rotary base; the first that serves unless told otherwise.")
+    ] = None,
+    window: Annotated[int | None, typer.Option(help="A sliding window, for mistral.")] = None,
+    gguf: Annotated[bool, typer.Option("--gguf", help="Write a GGUF file too, for llama.cpp.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a folder that was wired before.")] = False,
+) -> int:
+    """Write a stock checkpoint whose right answer is known for every sequence, with the certificate."""
+    with _importing():
+        from whyformer.wire.certificate import summary
+        from whyformer.wire.forge import wire as forge
+
+    told = forge(
+        architecture,
+        vocabulary=vocab,
+        context=context,
+        out=out,
+        circuit=circuit,
+        prefix=prefix,
+        rule=rule,
+        dtype=dtype,
+        tied=tied,
+        theta=theta,
+        window=window,
+        gguf=gguf,
+        force=force,
+        progress=_doing if _on_a_terminal() else None,
+    )
+    _show([f"Wired {out}", *summary(told)])
+    return 0
+
+
+@app.command()
+def certify(
+    folder: Annotated[Path, typer.Argument(help="A folder that 'whyformer wire' wrote.")],
+) -> int:
+    """Prove a wired folder's certificate again, from its stored weights alone.
+
+    Exit status: 0 it holds, 1 it does not, 2 there is none that can be read.
+    """
+    with _importing():
+        from whyformer.wire.certificate import certify as prove
+        from whyformer.wire.certificate import summary
+        from whyformer.wire.family import UnfitError
+
+    try:
+        told = prove(folder)
+    except UnfitError as error:
+        _show([f"The certificate does not hold. {error}"])
+        return 1
+    _show([f"The certificate holds: {folder}", *summary(told)])
+    return 0
+
+
+@app.command()
+def drill(
+    folder: Annotated[Path, typer.Argument(help="A folder that 'whyformer wire' wrote.")],
+    engine: Annotated[
+        str, typer.Option(help="transformers, llama.cpp or openai:URL, a completions server.")
+    ] = "transformers",
+    length: Annotated[
+        int | None, typer.Option(help="The longest sequence; the certificate's context by default.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="How many sequences.")] = 200,
+    seed: Annotated[int, typer.Option(help="What every random draw follows from; 0 or more.")] = SEED,
+    chunk: Annotated[
+        int | None, typer.Option(help="transformers: read prompts so many tokens at a time.")
+    ] = None,
+    words: Annotated[bool, typer.Option("--words", help="A server: send words in place of ids.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the report there, by whyformer/drill/1.")] = None,
+) -> int:
+    """Play sequences whose answer is certified through an engine, and show the smallest that it fails.
+
+    Exit status: 0 every promise was kept, 1 one was not, 2 the folder or the engine cannot be used.
+    """
+    _check_seed(seed)
+    if json is not None:
+        from whyformer.report.schema import check_writable
+
+        check_writable(json)
+    with _importing():
+        from whyformer.wire.drill import drill as play
+        from whyformer.wire.drill import lines
+
+    told = play(
+        folder,
+        engine,
+        length=length,
+        count=count,
+        seed=seed,
+        chunk=chunk,
+        words=words,
+        progress=_doing if _on_a_terminal() else None,
+    )
+    if json is not None:
+        from whyformer.report.schema import write_data
+
+        write_data(told, json)
+    _show(lines(told))
+    return 0 if told["failure"] is None else 1
 
 
 def _check_seed(seed: int) -> None:
@@ -388,9 +513,14 @@ def _trying(claim: str, done: int, total: int) -> None:
     sys.stderr.flush()
 
 
+def _on_a_terminal() -> bool:
+    """Whether somebody watches what is written to stderr."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 def _doing(step: str) -> None:
     """What is done, on a line of stderr that whatever comes next writes over."""
-    sys.stderr.write(f"{step:<40}\r" if step else " " * 40 + "\r")
+    sys.stderr.write(f"{step:<50}\r" if step else " " * 50 + "\r")
     sys.stderr.flush()
 
 

@@ -1,0 +1,121 @@
+"""What a wired folder promises, as data: for whatever plays it through an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from whyformer.errors import UsageError
+from whyformer.wire import folder as disk
+from whyformer.wire.certificate import SCHEMA
+
+
+@dataclass(frozen=True)
+class Wired:
+    """A wired folder.
+
+    Attributes:
+        path: the folder.
+        architecture: its model type.
+        vocabulary: how many ids there are.
+        context: the longest sequence that the certificate covers, the first token included.
+        dtype: of the weights.
+        rule: which of several twins counts, ``recent`` or ``agree``; ``two-hop`` and ``two-hop-agree``
+            look up what was found once more; ``copy`` has no twins.
+        first: the id that every sequence starts with, or None.
+        tokens: the lowest and the highest id that a sequence may use.
+        without_twin: the answer where the last token has no earlier twin, or None where it is not defined.
+        margin: by how much the right logit leads, at least.
+        offset: how far back a ``copy`` looks; None under other rules.
+    """
+
+    path: Path
+    architecture: str
+    vocabulary: int
+    context: int
+    dtype: str
+    rule: str
+    first: int | None
+    tokens: tuple[int, int]
+    without_twin: int | None
+    margin: float
+    offset: int | None = None
+
+    @classmethod
+    def open(cls, path: Path | str) -> Wired:
+        """Read the certificate of a folder; ``certify`` proves that it holds.
+
+        Raises:
+            UsageError: there is none, or it is of another version.
+        """
+        path = Path(path)
+        told = disk.read_json(path / disk.CERTIFICATE)
+        if told.get("schema") != SCHEMA:
+            raise UsageError(
+                str(path), f"its certificate is not of the schema {SCHEMA}", "wire the folder again"
+            )
+        return cls(
+            path,
+            told["architecture"],
+            told["vocabulary"],
+            told["context"],
+            told["dtype"],
+            told["rule"],
+            told["first_token"],
+            (told["tokens"][0], told["tokens"][1]),
+            told["without_twin"],
+            told["logit_margin"],
+            told["layers"][0].get("offset"),
+        )
+
+    @property
+    def hops(self) -> int:
+        """How many times a twin's successor is looked up."""
+        return 2 if self.rule.startswith("two-hop") else 1
+
+    @property
+    def agreeing(self) -> bool:
+        """Whether nothing is promised where twins were followed by different tokens."""
+        return self.rule.endswith("agree")
+
+    def answer(self, sequence: Sequence[int]) -> int | None:
+        """The id that must follow a sequence, whose first token is in it; None where nothing is promised."""
+        if self.offset is not None:
+            return sequence[-1 - self.offset] if len(sequence) > self.offset else self.without_twin
+        found = sequence[-1]
+        start = 0 if self.first is None else 1
+        for _ in range(self.hops):
+            after = [sequence[j + 1] for j in range(start, len(sequence) - 1) if sequence[j] == found]
+            if not after:
+                return self.without_twin
+            if self.agreeing and len(set(after)) > 1:
+                return None
+            found = after[-1]
+        return found
+
+    def answers(self, sequence: Sequence[int]) -> list[int | None]:
+        """The answer at every position, in time linear in the sequence."""
+        if self.offset is not None:
+            few = [self.without_twin] * min(self.offset, len(sequence))
+            return [*few, *sequence[: max(0, len(sequence) - self.offset)]]
+        latest: dict[int, int] = {}
+        agreed: dict[int, bool] = {}
+        found: list[int | None] = []
+        start = 0 if self.first is None else 1
+        for at, token in enumerate(sequence):
+            if at > start:
+                before = sequence[at - 1]
+                agreed[before] = agreed.get(before, True) and latest.get(before, token) == token
+                latest[before] = token
+            found.append(self._looked_up(token, latest, agreed))
+        return found
+
+    def _looked_up(self, token: int, latest: dict[int, int], agreed: dict[int, bool]) -> int | None:
+        for _ in range(self.hops):
+            if token not in latest:
+                return self.without_twin
+            if self.agreeing and not agreed[token]:
+                return None
+            token = latest[token]
+        return token

@@ -35,7 +35,7 @@ def _backends(asked: Asked) -> Finding:
     ways += [Settings(options=((n, not default),)) for n, default in traits.options if only_the_path(n)]
     if not ways:
         return without(ID, asked, "it offers one way of computing its outputs, and no other")
-    masked = traits.mask and uses_mask(asked.examiner)
+    masked = traits.mask and any(uses_mask(asked.examiner, way) for way in (PLAIN, *ways))
     names = ", ".join(f"{k} {v}" for way in ways for k, v in way.words().items())
     return settle(ID, asked, _probes(asked, ways, masked), f"{names} against the plain call, {{n}} ways")
 

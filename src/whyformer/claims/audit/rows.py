@@ -15,7 +15,7 @@ from whyformer.claims.audit.probing import CLEAR, Asked, Draws, Probe, Sizes, fu
 from whyformer.claims.audit.specimens import Decoder, decoder
 from whyformer.claims.claim import Claim
 from whyformer.finding import Finding, Strength, Verdict
-from whyformer.instruments.agreement import Comparison, Examiner, Grid
+from whyformer.instruments.agreement import Comparison, Examiner, Grid, Run
 from whyformer.subjects.subject import PLAIN, Settings
 
 
@@ -87,9 +87,16 @@ _WAYS = ("changed others", "alone", "moved", "loud others")
 
 
 def repeatable(asked: Asked, generator: torch.Generator) -> Finding:
-    """routing.repeatable: the same call again, with other calls in between."""
+    """routing.repeatable: the same calls again, with other calls in between, and through the cache."""
+    finding = _repeated(asked, asked.examiner.ordinary())
+    if finding.verdict is Verdict.HOLDS and asked.examiner.subject.traits.cache:
+        length = min(8, ordinary_length(asked.examiner))
+        finding = _repeated(asked, decoded(Draws(asked.examiner, 2).grid(1, length), max(1, length - 2), 1))
+    return finding
+
+
+def _repeated(asked: Asked, run: Run) -> Finding:
     examiner = asked.examiner
-    run = examiner.ordinary()
     first = examiner.output(run)
     worst = 0.0
     for _ in range(2):
@@ -107,12 +114,13 @@ def repeatable(asked: Asked, generator: torch.Generator) -> Finding:
         "path": {"basis": asked.basis},
     }
     if worst == 0:
-        reason = "three equal calls, others between them, agree to the last bit"
+        called = "runs through the cache" if run.cached else "calls"
+        reason = f"three equal {called}, others between them, agree to the last bit"
         return Finding(**common, verdict=Verdict.HOLDS, strength=Strength.SAMPLED, reason=reason)
     if worst <= CLEAR * bound:
         reason = "equal calls differ, by no more than what rounding explains"
         return Finding(**common, verdict=Verdict.INCONCLUSIVE, reason=reason)
-    witness = Comparison(run, run, same_places(1, range(examiner.length)))
+    witness = Comparison(run, run, same_places(1, range(first.shape[1])))
     return Finding(
         **common,
         verdict=Verdict.REFUTED,
@@ -166,7 +174,7 @@ f(x) = f(x), whatever was called in between and whatever torch's own generator h
 eval mode, so nothing is drawn, and nothing is kept from one call to the next.""",
         instrument="three equal calls, with other calls between them",
         rule="holds where they agree to the last bit; refuted where they differ beyond rounding",
-        scope="sampled: one input",
+        scope="sampled: one input, read at once and through the cache",
         breaks="a module that keeps count of its calls",
         source="the definition of a function",
         test=repeatable,

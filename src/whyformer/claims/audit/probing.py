@@ -157,11 +157,8 @@ def settle(
         doubt = f"two equal calls already differ by {examiner.noise:.1e}"
     source: dict[str, Any] = {}
     for probe in probes:
-        comparison = probe.comparison()
-        if comparison is None:
-            continue
         try:
-            met = _judged(asked, comparison, allowance)
+            met = _judged(asked, probe.comparison(), allowance)
             if met is None:
                 continue
             verdict, why, size, limit = met
@@ -209,11 +206,11 @@ def _words(probe: Probe) -> dict[str, Any]:
 
 
 def _judged(
-    asked: Asked, comparison: Comparison, allowance: Callable[[Comparison], float] | None
+    asked: Asked, comparison: Comparison | None, allowance: Callable[[Comparison], float] | None
 ) -> tuple[Verdict, str, float, float] | None:
     """The verdict on one comparison and why, its deviation and its bound; None where it tells nothing."""
     examiner = asked.examiner
-    if _overgrown(examiner, comparison):
+    if comparison is None or _overgrown(examiner, comparison):
         return None
     size, limit = _measure(examiner, comparison, allowance)
     if size > limit:

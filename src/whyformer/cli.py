@@ -27,7 +27,7 @@ CONTEXT = 8192
 EXIT = {Verdict.HOLDS: 0, Verdict.INAPPLICABLE: 0, Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
 """Exit status by verdict; an unusable call or target gives 2, an interruption 130."""
 
-COMMANDS = ("lab", "audit", "replay", "claims")
+COMMANDS = ("lab", "audit", "heads", "replay", "claims")
 
 _TyperUsage: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 """What typer raises for a call that it cannot read: the base of its usage errors."""
@@ -234,18 +234,58 @@ def audit(
 
 
 @app.command()
+def heads(
+    target: Annotated[str, typer.Argument(help="A checkpoint: a folder, a hub id or a .gguf file.")],
+    length: Annotated[int | None, typer.Option(help="Tokens of each sequence; 512 unless told.")] = None,
+    seed: Annotated[int, typer.Option(help="What every random draw follows from; 0 or more.")] = SEED,
+    text: Annotated[Path | None, typer.Option(help="A text of yours, to scan beside drawn tokens.")] = None,
+    scan_only: Annotated[bool, typer.Option("--scan-only", help="Take no heads out: the dear part.")] = False,
+    beyond: Annotated[
+        bool, typer.Option("--beyond", help="Let --length pass the context that the model declares.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the data there, by whyformer/heads/1.")] = None,
+) -> int:
+    """Scan every head of a model for routing, and test by ablation what is found."""
+    _check_seed(seed)
+    if json is not None:
+        from whyformer.report.schema import check_writable
+
+        check_writable(json)
+
+    from whyformer.heads import examine
+
+    data = examine(
+        target,
+        length=length,
+        seed=seed,
+        text=text,
+        ablate=not scan_only,
+        beyond=beyond,
+        progress=_doing if sys.stderr.isatty() else None,
+    )
+    if json is not None:
+        from whyformer.report.schema import write_data
+
+        write_data(data, json)
+    from whyformer.report.heads import heads_view
+
+    _show(heads_view(data))
+    return 0
+
+
+@app.command()
 def replay(
     report: Annotated[Path, typer.Argument(help="A report that an audit wrote with --json.")],
 ) -> int:
     """Run the counterexamples of a stored report again, on the target that it names."""
-    from whyformer.report.replay import read_report, replay_view, stands
+    from whyformer.report.replay import counts, read_report, replay_view, stands
 
     told = read_report(report)
     with _importing():
         from whyformer.auditing import replay as run_again
     met = run_again(told)
     _show(replay_view(met))
-    return 1 if any(stands(finding, again) for finding, again in met) else 0
+    return 1 if any(stands(*each) and counts(each[0]) for each in met) else 0
 
 
 @app.command()
@@ -345,6 +385,12 @@ def _trying(claim: str, done: int, total: int) -> None:
     """Which claim is tried, on a line of stderr that whatever comes next writes over."""
     line = f"{done + 1}/{total} {claim}" if claim else ""
     sys.stderr.write(f"{line:<40}\r" if claim else " " * 40 + "\r")
+    sys.stderr.flush()
+
+
+def _doing(step: str) -> None:
+    """What is done, on a line of stderr that whatever comes next writes over."""
+    sys.stderr.write(f"{step:<40}\r" if step else " " * 40 + "\r")
     sys.stderr.flush()
 
 

@@ -46,6 +46,11 @@ def stands(finding: Mapping[str, Any], deviation: float) -> bool:
     return deviation <= bound if agree else deviation > bound
 
 
+def counts(finding: Mapping[str, Any]) -> bool:
+    """Whether a finding counts against its subject: what was only observed does not."""
+    return (finding["path"] or {}).get("basis") != "observed"
+
+
 def replay_view(met: Iterable[tuple[Mapping[str, Any], float]]) -> Iterator[RenderableType]:
     """Each counterexample with what was stored and what is met now."""
     for number, (finding, again) in enumerate(met, 1):

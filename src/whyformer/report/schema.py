@@ -44,9 +44,9 @@ def to_bytes(report: Report) -> bytes:
     return (text + "\n").encode("utf-8", "backslashreplace")
 
 
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of ``whyformer/report/1``, as it is shipped."""
-    return json.loads(files("whyformer.report").joinpath("schemas/report-1.json").read_bytes())
+def json_schema(name: str = "report-1") -> dict[str, Any]:
+    """The JSON Schema (2020-12) of ``whyformer/report/1``, or another, as it is shipped."""
+    return json.loads(files("whyformer.report").joinpath(f"schemas/{name}.json").read_bytes())
 
 
 def write_json(report: Report, path: Path) -> None:
@@ -56,6 +56,17 @@ def write_json(report: Report, path: Path) -> None:
         UsageError: nothing can be written there; see ``check_writable``.
     """
     replace_file(path, to_bytes(report))
+
+
+def write_data(data: Mapping[str, Any], path: Path) -> None:
+    """Write plain data whole or not at all, as ``write_json`` does a report.
+
+    Raises:
+        UsageError: nothing can be written there; see ``check_writable``.
+        ValueError: a figure is NaN or infinite, which JSON cannot carry.
+    """
+    text = json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False)
+    replace_file(path, (text + "\n").encode("utf-8", "backslashreplace"))
 
 
 def check_writable(path: Path, option: str = "--json") -> None:

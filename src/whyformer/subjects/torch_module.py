@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -22,7 +22,17 @@ from whyformer.errors import UsageError
 from whyformer.finding import Value
 from whyformer.subjects.float64 import Float64, has_islands
 from whyformer.subjects.kernels import backends_of, enter_backend
-from whyformer.subjects.subject import PLAIN, Output, Settings, Subject, SubjectError, Traits
+from whyformer.subjects.subject import (
+    PLAIN,
+    Output,
+    Settings,
+    Subject,
+    SubjectError,
+    Traits,
+    failure,
+    raised,
+    read_output,
+)
 
 SYMBOLS = 64
 """How many different vectors a subject of a width is shown."""
@@ -33,7 +43,6 @@ LARGE = 20_000_000
 CONVENTION = ("attention_mask", "position_ids", "past_key_values", "use_cache")
 ASKS_FOR_MORE = frozenset({"output", "return", "need", "needs", "with", "get"})
 """A first word of an option that asks for more to be returned, whichever way that is computed."""
-_CACHES = ("past_key_values", "cache", "cache_params", "state", "past", "mems")
 
 
 class TorchModule(Subject):
@@ -211,11 +220,8 @@ class TorchModule(Subject):
                 stack.enter_context(Float64())
             try:
                 result = module(x, **given)
-            except SubjectError:
-                raise
-            except Exception as error:
-                what = f"{self.name} on an input of shape {tuple(x.shape)}"
-                raise SubjectError(what, raised(error), "run that call by itself to see why") from error
+            except (Exception, SystemExit) as error:
+                raise failure(self.name, x.shape, error) from error
         return read_output(self.name, result, ids, use_cache)
 
 
@@ -232,44 +238,6 @@ def _handed_on(module: nn.Module, known: set[str]) -> list[inspect.Parameter]:
         if all(p.kind is not p.VAR_KEYWORD for p in parameters):
             break
     return list(found.values())
-
-
-def read_output(name: str, result: Any, ids: Tensor, use_cache: bool) -> Output:
-    """The outputs and the cache in what a forward returned.
-
-    Args:
-        name: what the subject is called, for the error.
-        result: a tensor, ``(y, past, ...)``, or a mapping or object with ``logits`` or ``last_hidden_state``.
-        ids: what it read; y must have its batch and time.
-        use_cache: whether a cache is looked for.
-
-    Raises:
-        SubjectError: nothing of that kind was returned, or y has another batch or time.
-    """
-    y, cache = result, None
-    if isinstance(result, tuple):
-        y = result[0] if result else None
-        cache = result[1] if use_cache and len(result) > 1 else None
-    elif not isinstance(result, Tensor) and result is not None:
-        y = _first(result, ("logits", "last_hidden_state"))
-        cache = _first(result, _CACHES) if use_cache else None
-    if not isinstance(y, Tensor):
-        raise SubjectError(name, f"its forward returned {type(y).__name__}", "return y of shape (B, T, ...)")
-    if y.dim() < 2 or tuple(y.shape[:2]) != tuple(ids.shape):
-        raise SubjectError(
-            name,
-            f"it returned shape {tuple(y.shape)} for an input of {tuple(ids.shape)}",
-            "return (B, T, ...)",
-        )
-    return Output(y.flatten(2) if y.dim() > 2 else y.unsqueeze(2), cache)
-
-
-def _first(result: Any, names: tuple[str, ...]) -> Any:
-    for name in names:
-        found = result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
-        if found is not None:
-            return found
-    return None
 
 
 @contextmanager
@@ -320,9 +288,3 @@ def _is_switch(parameter: inspect.Parameter) -> bool:
         words = parameter.name.split("_")
         return "bool" in str(parameter.annotation) or words[0] in ASKS_FOR_MORE
     return isinstance(parameter.default, bool)
-
-
-def raised(error: BaseException) -> str:
-    """An exception in one line: its type, and the first line of what it says."""
-    first = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {first[0][:200]}" if first else type(error).__name__

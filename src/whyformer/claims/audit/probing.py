@@ -17,7 +17,7 @@ import torch
 
 from whyformer.claims.audit import lengths
 from whyformer.finding import Finding, Strength, Value, Verdict
-from whyformer.instruments.agreement import Call, Comparison, Deviation, Examiner, Grid, Run
+from whyformer.instruments.agreement import PLACES, Call, Comparison, Deviation, Examiner, Grid, Run
 from whyformer.subjects.subject import SubjectError
 
 CLEAR = 8.0
@@ -25,7 +25,7 @@ CLEAR = 8.0
 WIDE = 1e-2
 """A deviation of so much of the outputs' spread is never passed as rounding."""
 NOTICED = 1e-6
-"""A deviation of so much of the outputs' spread is met again before it is passed as rounding."""
+"""A deviation of so much of the outputs' spread, in float64, is met again before it is passed as rounding."""
 FINITE_MASK = 1e8
 """Raised scores tell no more near 1e9, the commonest finite number that stands for a mask."""
 SHRANK = 2.0**20
@@ -242,10 +242,11 @@ def _unsure(examiner: Examiner, comparison: Comparison, size: float) -> str:
     Whatever a subject keeps from call to call moves a jittered run too, and so passes for rounding.
     """
     spread = examiner.spread(comparison)
-    if size <= NOTICED * spread:
+    noticed = spread * max(NOTICED, PLACES * torch.finfo(examiner.subject.dtype).eps)
+    if size <= noticed:
         return ""
     repeat = _repeated(examiner, comparison)
-    if abs(repeat - size) > NOTICED * spread:
+    if abs(repeat - size) > noticed:
         return f"the deviation does not repeat: {size:.1e}, then {repeat:.1e}"
     if size > WIDE * spread:
         return f"rounding may move the outputs by {size:.1e} of {spread:.1e}, too much to judge by"

@@ -16,7 +16,7 @@ from whyformer.claims.audit.probing import CLEAR, Asked, Draws, Probe, Sizes, fu
 from whyformer.claims.audit.specimens import Decoder, decoder
 from whyformer.claims.claim import Claim
 from whyformer.finding import Finding, Strength, Verdict
-from whyformer.instruments.agreement import Comparison, Examiner, Grid, Run
+from whyformer.instruments.agreement import PLACES, Comparison, Examiner, Grid, Run
 from whyformer.subjects.subject import PLAIN, Settings
 
 
@@ -132,8 +132,7 @@ def _repeated(asked: Asked, run: Run) -> Finding:
         examiner.again(full(Draws(examiner, 3).grid(1, max(1, examiner.length // 2))))
         gap = (examiner.again(run).double() - first.double()).abs()
         worst = max(worst, float(gap.nan_to_num(torch.inf, torch.inf).max()))
-    places = 1024.0
-    bound = places * torch.finfo(first.dtype).eps * float(first.abs().max()) if worst else 0.0
+    bound = PLACES * torch.finfo(first.dtype).eps * float(first.abs().max()) if worst else 0.0
     source = "1,024 last places of the largest output" if worst else "bitwise equality"
     common: dict[str, Any] = {
         "claim": "routing.repeatable",

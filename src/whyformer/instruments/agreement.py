@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from whyformer.instruments.jitter import Jitter
+from whyformer.instruments.scores import Scores
 from whyformer.subjects.subject import PLAIN, Output, Settings, Subject, SubjectError, failure
 
 Grid = tuple[tuple[int, ...], ...]
@@ -30,6 +31,11 @@ can move it by up to k units and typically by its square root, which 32 covers t
 case. Real faults stand orders of magnitude above it in float64.
 """
 
+
+PLACES = 1024.0
+"""So many last places of the largest output are rounding where jitter cannot measure it."""
+FEW = 4.0
+"""So many last places of an output are rounding whatever jitter says: it cannot move what it does not see."""
 
 _BLOCK = 1 << 20
 """How many numbers are compared at a time: outputs over a large vocabulary fill the memory by themselves."""
@@ -165,6 +171,7 @@ class Examiner:
         self._kept: OrderedDict[tuple[Run, torch.dtype], Tensor] = OrderedDict()
         self._keep_bytes = keep_bytes
         self._plain_bound: dict[torch.dtype, float] = {}
+        self._scores: dict[Settings, float] = {}
         self._noise: dict[torch.dtype, float] = {}
 
     def ordinary(self) -> Run:
@@ -245,20 +252,48 @@ class Examiner:
         that was found without. Every elementary operation moves by up to one unit in the last place of *its
         own* dtype, so a float32 island inside a float64 model raises the bound to what that island deserves;
         and where two runs of one shape differ by content alone, what they share cancels, so that a leak far
-        below the island's noise still stands out.
+        below the island's noise still stands out. A maximum that is taken off and cancels leaves less than
+        jitter sees, so a few last places of the outputs that differ most are never more than rounding. Where
+        the subject runs plainly and raises under jitter alone, many last places stand for it.
         """
         left, right = self.output(comparison.left), self.output(comparison.right)
         worst = 0.0
-        for draw in range(draws):
-            with Jitter(self.seed + 7919 * draw):
-                moved_left = self._execute(comparison.left)
-            with Jitter(self.seed + 7919 * draw):
-                moved_right = self._execute(comparison.right)
-            for block in _blocks(comparison.pairs, left.shape[2]):
-                base = _at(left, block, 0).double() - _at(right, block, 1).double()
-                moved = _at(moved_left, block, 0).double() - _at(moved_right, block, 1).double()
-                worst = max(worst, float((moved - base).abs().nan_to_num(0.0, 0.0, 0.0).max()))
-        return SAFETY * worst
+        try:
+            for draw in range(draws):
+                moved_left = self._jittered(comparison.left, draw)
+                moved_right = self._jittered(comparison.right, draw)
+                for block in _blocks(comparison.pairs, left.shape[2]):
+                    base = _at(left, block, 0).double() - _at(right, block, 1).double()
+                    moved = _at(moved_left, block, 0).double() - _at(moved_right, block, 1).double()
+                    worst = max(worst, _largest(moved - base))
+        except SubjectError:
+            return PLACES * max(_last_place(left), _last_place(right))
+        pair = (self.deviation(comparison).pair,)
+        return max(
+            SAFETY * worst, FEW * max(_last_place(_at(left, pair, 0)), _last_place(_at(right, pair, 1)))
+        )
+
+    def _jittered(self, run: Run, draw: int) -> Tensor:
+        """A run under jitter; whoever raises here, and not without, is at odds with the instrument."""
+        with Jitter(self.seed + 7919 * draw):
+            return self._execute(run)
+
+    def spread(self, comparison: Comparison) -> float:
+        """How far apart the outputs of the right side lie, largest and smallest."""
+        y = self.output(comparison.right).double().nan_to_num(0.0, 0.0, 0.0)
+        return float(y.max() - y.min())
+
+    def scores(self, settings: Settings) -> float:
+        """The largest attention score of an ordinary run; 0 where none is met, or it cannot be watched."""
+        if settings not in self._scores:
+            seen = Scores()
+            try:
+                with seen:
+                    self._execute(replace(self.ordinary(), settings=settings))
+            except SubjectError:
+                seen.largest = 0.0
+            self._scores[settings] = seen.largest
+        return self._scores[settings]
 
     def plain_bound(self) -> float:
         """What rounding explains of an ordinary run's outputs; measured once a precision."""
@@ -266,10 +301,22 @@ class Examiner:
         if dtype not in self._plain_bound:
             run = self.ordinary()
             base = self.output(run)
-            with Jitter(self.seed):
-                moved = (self._execute(run) - base).abs()
-            self._plain_bound[dtype] = SAFETY * float(moved.nan_to_num(0.0, 0.0, 0.0).max())
+            try:
+                bound = SAFETY * _largest(self._jittered(run, 0) - base)
+            except SubjectError:
+                bound = PLACES * _last_place(base)
+            self._plain_bound[dtype] = bound
         return self._plain_bound[dtype]
+
+
+def _largest(x: Tensor) -> float:
+    """The largest finite absolute number; 0 where there is none."""
+    return float(x.double().abs().nan_to_num(0.0, 0.0, 0.0).max())
+
+
+def _last_place(y: Tensor) -> float:
+    """One unit in the last place of the largest output."""
+    return torch.finfo(y.dtype).eps * _largest(y) if y.is_floating_point() else 0.0
 
 
 def _blocks(pairs: tuple[tuple[Place, Place], ...], width: int) -> Iterator[tuple[tuple[Place, Place], ...]]:

@@ -260,7 +260,7 @@ class HuggingFace(Subject):
             given[self._cache_name or ""] = handed
         self._restore(cache)
         with ExitStack() as stack:
-            stack.enter_context(torch.inference_mode())
+            stack.enter_context(torch.no_grad())
             stack.enter_context(quiet())
             self._enter(stack, settings)
             try:

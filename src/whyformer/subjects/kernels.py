@@ -48,7 +48,7 @@ def backends_of(module: nn.Module, x: Tensor) -> tuple[str, ...]:
     if names is None:
         return ()
     offered = []
-    if "scaled_dot_product_attention" in names:
+    if any("scaled_dot_product" in name for name in names):
         offered.append(MATH)
     if names & set(_FAST):
         offered.append(LAYERS)
@@ -70,7 +70,7 @@ def enter_backend(stack: ExitStack, module: nn.Module, backend: str) -> None:
 def _operations(module: nn.Module, x: Tensor, backend: str | None = None) -> set[str] | None:
     """The operations of one call, or None where it raises: that is told when the module is examined."""
     with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode())
+        stack.enter_context(torch.no_grad())
         if backend is not None:
             enter_backend(stack, module, backend)
         recorder = stack.enter_context(_Recorder())

@@ -188,7 +188,7 @@ class TorchModule(Subject):
         x = self._sample()
         module = self._copies[torch.float64]
         try:
-            with torch.inference_mode():
+            with torch.no_grad():
                 return has_islands(lambda: module(x.double() if x.is_floating_point() else x))
         except Exception:  # a module that cannot be run says so when it is called
             return False
@@ -214,7 +214,7 @@ class TorchModule(Subject):
         if use_cache:
             given.update(use_cache=True, past_key_values=cache)
         with ExitStack() as stack:
-            stack.enter_context(torch.inference_mode())
+            stack.enter_context(torch.no_grad())
             _enter(stack, module, settings)
             if self.dtype is torch.float64 and self._islands:
                 stack.enter_context(Float64())

@@ -20,8 +20,8 @@ from whyformer.instruments.agreement import Call, Comparison, Place, Run
 from whyformer.subjects.subject import PLAIN, Settings
 
 ID = "routing.backends"
-LONG = 72
-"""The longest input: past the chunks of 16, 32 and 64 in which parallel forms are commonly computed."""
+LONG, VERY_LONG = 72, 272
+"""The longest inputs: past the chunks of 16 to 64, and of 128 and 256, of parallel forms."""
 
 
 def backends(asked: Asked, generator: torch.Generator) -> Finding:
@@ -35,7 +35,7 @@ def _backends(asked: Asked) -> Finding:
     ways += [Settings(options=((n, not default),)) for n, default in traits.options if only_the_path(n)]
     if not ways:
         return without(ID, asked, "it offers one way of computing its outputs, and no other")
-    masked = traits.mask and uses_mask(asked.examiner)
+    masked = traits.mask and any(uses_mask(asked.examiner, way) for way in (PLAIN, *ways))
     names = ", ".join(f"{k} {v}" for way in ways for k, v in way.words().items())
     return settle(ID, asked, _probes(asked, ways, masked), f"{names} against the plain call, {{n}} ways")
 
@@ -80,10 +80,10 @@ def _probes(asked: Asked, ways: list[Settings], masked: bool) -> Iterator[Probe]
         return build
 
     length = ordinary_length(examiner, 24)
-    most = length if traits.large else longest(examiner, LONG)
-    kinds = [(_PLAIN, length, 1), (_PLAIN, most, 2)]
+    kinds = [(_PLAIN, length, 1), (_PLAIN, length if traits.large else longest(examiner, LONG), 2)]
     kinds += [(_LEFT, length, 2), (_RIGHT, length, 2)] if masked else []
     kinds += [(_CACHED, length, 2)] if traits.cache else []
+    kinds += [] if traits.large else [(_PLAIN, longest(examiner, VERY_LONG), 1)]
     for settings in ways:
         for base, (kind, time, batch) in enumerate(kinds):
             sizes = {"length": time, "batch": batch, "kind": kind, "base": base,
@@ -121,7 +121,7 @@ any other may rightly change the outputs, and is left out.""",
         instrument="agreement of two runs that differ by how they are computed",
         rule="refuted where a real output differs by more than rounding explains; holds where none does; "
         "inapplicable where there is one way only",
-        scope=f"sampled: inputs up to {LONG}, one row and two",
+        scope=f"sampled: inputs up to {VERY_LONG}, one row and two",
         breaks="a window that only one of two paths knows",
         source="the definition of a backend",
         test=backends,

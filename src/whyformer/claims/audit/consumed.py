@@ -12,7 +12,7 @@ from dataclasses import replace
 from whyformer.claims.audit.probing import Asked, Draws, full
 from whyformer.finding import Finding, Verdict
 from whyformer.instruments.agreement import Call, Comparison, Examiner, Grid, Run
-from whyformer.subjects.subject import SubjectError
+from whyformer.subjects.subject import PLAIN, Settings, SubjectError
 
 _TIME = 8
 """The length of the inputs on which it is tried; half of them are padding, or lie in the cache."""
@@ -51,16 +51,25 @@ def short(examiner: Examiner, base: int = 2) -> Grid:
     return Draws(examiner, base).grid(1, _TIME if limit is None else min(_TIME, limit))
 
 
-def uses_mask(examiner: Examiner) -> bool:
+def changes(examiner: Examiner, comparison: Comparison) -> bool:
+    """Whether the outputs of two runs of one size differ at all: of what is not used, no bit can tell.
+
+    Raises:
+        SubjectError: the subject raised.
+    """
+    return examiner.deviation(comparison).size > examiner.noise
+
+
+def uses_mask(examiner: Examiner, settings: Settings = PLAIN) -> bool:
     """Whether masking half of a row, the first or the last, changes an output of the other half."""
     ids = short(examiner)
     time, half = len(ids[0]), len(ids[0]) // 2
-    ones = Run((Call(ids, ((1,) * time,)),))
+    ones = Run((Call(ids, ((1,) * time,)),), settings=settings)
     first = ((0,) * half + (1,) * (time - half),)
     last = ((1,) * half + (0,) * (time - half),)
     for mask, times in ((first, range(half, time)), (last, range(half))):
         pairs = tuple(((0, t), (0, t)) for t in times)
-        if not agrees(examiner, Comparison(Run((Call(ids, mask),)), ones, pairs)):
+        if changes(examiner, Comparison(Run((Call(ids, mask),), settings=settings), ones, pairs)):
             return True
     return False
 
@@ -113,7 +122,7 @@ def uses_positions(examiner: Examiner, *, ones: bool = False) -> bool:
     swapped = tuple(t ^ 1 if t ^ 1 < time else t for t in range(time))
     turned = Run((Call(ids, mask, (swapped,)),))
     pairs = tuple(((0, t), (0, t)) for t in range(time))
-    return not agrees(examiner, Comparison(counted, turned, pairs))
+    return changes(examiner, Comparison(counted, turned, pairs))
 
 
 def longest(examiner: Examiner, wanted: int) -> int:

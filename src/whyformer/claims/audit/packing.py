@@ -8,16 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.claims.audit.consumed import apart, uses_positions, without
+from whyformer.claims.audit.consumed import apart, longest, uses_positions, without
 from whyformer.claims.audit.dependency import ordinary_length, same_places, settings_of
 from whyformer.claims.audit.probing import Asked, Draws, Probe, Sizes, settle
 from whyformer.claims.audit.specimens import Decoder, decoder
 from whyformer.claims.claim import Claim
 from whyformer.finding import Finding, Verdict
-from whyformer.instruments.agreement import Call, Comparison, Grid, Run
+from whyformer.instruments.agreement import Call, Comparison, Examiner, Grid, Run
 from whyformer.subjects.subject import PLAIN, Settings
 
 ID = "routing.packing"
+LONG = 136
+"""The longest packed row of a subject that is not dear."""
 Way = tuple[bool, bool, Settings]
 """Whether a mask of ones is given, whether a cache is asked for, and how the subject is run."""
 
@@ -64,6 +66,15 @@ def _path(way: Way) -> dict[str, Any]:
     return {"mask": "ones" if ones else "none", "cache": "on" if cached else "off", **settings.words()}
 
 
+def _splits(examiner: Examiner, length: int, way: Way) -> list[tuple[int, int, int]]:
+    """The lengths of two documents or three; on the plain way two long ones too, past chunks of 16 to 64."""
+    splits = [(length // 2, length - length // 2, 0), (max(1, length // 3), max(1, length // 4), 3)]
+    if examiner.subject.traits.large:
+        return splits[:1]
+    long = longest(examiner, LONG) if way[2] == PLAIN else 0
+    return splits + ([(long // 2 + 2, long - long // 2 - 2, 0)] if long > 2 * length else [])
+
+
 def _probes(asked: Asked, way: Way) -> Iterator[Probe]:
     examiner = asked.examiner
 
@@ -99,8 +110,7 @@ def _probes(asked: Asked, way: Way) -> Iterator[Probe]:
     large = examiner.subject.traits.large
     length = ordinary_length(examiner, 16 if large else 24)
     least = {"batch": 1, "third": 0, "first": 1, "second": 1}
-    splits = [(length // 2, length - length // 2, 0), (max(1, length // 3), max(1, length // 4), 3)]
-    for base, (first, second, third) in enumerate(splits[:1] if large else splits):
+    for base, (first, second, third) in enumerate(_splits(examiner, length, way)):
         for batch in (1,) if large else (1, 2):
             sizes = {"first": first, "second": second, "third": third, "batch": batch, "base": base + 1}
             places = range(3 if third else 2)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.claims.audit.consumed import agrees, apart, sees_later, uses_mask, without
+from whyformer.claims.audit.consumed import agrees, apart, longest, sees_later, uses_mask, without
 from whyformer.claims.audit.dependency import ordinary_length, settings_of
 from whyformer.claims.audit.probing import Asked, Draws, Probe, Sizes, full, settle
 from whyformer.claims.audit.specimens import Decoder, decoder
@@ -19,6 +19,8 @@ from whyformer.instruments.agreement import Call, Comparison, Examiner, Grid, Pl
 from whyformer.subjects.subject import PLAIN, Settings, SubjectError
 
 ID = "routing.padding"
+LONG = 136
+"""The longest padded row of a subject that is not dear."""
 _LEFT, _RIGHT = 0, 1
 _SIDES = ("left", "right")
 _CONTENTS = ("random", "the pad id", "real inputs of the row", "inputs of unusual size")
@@ -281,10 +283,14 @@ def _probes(
 
 
 def _on_side(make: _Prober, length: int, common: dict[str, int], beside: bool) -> Iterator[Probe]:
-    """A row alone, with much padding and little, among other contents, and beside other rows."""
+    """A row alone, with much padding and little, and a long one; other contents, and beside other rows."""
     yield make.probe(make.alone, common, length=length, pads=5)
     if not make.traits.large:
         yield make.probe(make.alone, common, length=max(2, length // 4), pads=9, base=3)
+        pads = 35  # past the chunks and blocks of 16, 32 and 64, in inputs and in padding
+        long = longest(make.examiner, LONG) - pads
+        if long > length:
+            yield make.probe(make.alone, common, length=long, pads=pads)
     if make.told:
         yield from _other_contents(make, length, common)
     if beside:

@@ -17,11 +17,17 @@ import torch
 
 from whyformer.claims.audit import lengths
 from whyformer.finding import Finding, Strength, Value, Verdict
-from whyformer.instruments.agreement import Call, Comparison, Deviation, Examiner, Grid, Run
+from whyformer.instruments.agreement import PLACES, Call, Comparison, Deviation, Examiner, Grid, Run
 from whyformer.subjects.subject import SubjectError
 
 CLEAR = 8.0
 """A deviation between the bound and CLEAR times the bound is too near to it to judge."""
+WIDE = 1e-2
+"""A deviation of so much of the outputs' spread is never passed as rounding."""
+NOTICED = 1e-6
+"""A deviation of so much of the outputs' spread, in float64, is met again before it is passed as rounding."""
+FINITE_MASK = 1e8
+"""Raised scores tell no more near 1e9, the commonest finite number that stands for a mask."""
 SHRANK = 2.0**20
 """A deviation this many times smaller in float64 than in float32 is rounding (which shrinks 2**29)."""
 
@@ -151,20 +157,18 @@ def settle(
         doubt = f"two equal calls already differ by {examiner.noise:.1e}"
     source: dict[str, Any] = {}
     for probe in probes:
-        comparison = probe.comparison()
-        if comparison is None:
-            continue
         try:
-            size, limit = _measure(examiner, comparison, allowance)
-            tried += 1
-            if size <= limit:
-                if size >= worst:
-                    worst, bound = size, limit
+            met = _judged(asked, probe.comparison(), allowance)
+            if met is None:
                 continue
-            verdict, why = _confirm(asked, comparison, size, limit)
+            verdict, why, size, limit = met
+            tried += 1
             if verdict is Verdict.REFUTED:
                 return _refuted(claim, asked, probe, limit).but(bound_from=bound_from)
-            doubt, worst, bound, source = why, size, limit, _words(probe)
+            if verdict is Verdict.INCONCLUSIVE:
+                doubt, worst, bound, source = why, size, limit, _words(probe)
+            elif size >= worst:
+                worst, bound = size, limit
         except SubjectError as error:
             doubt, source = doubt or str(error), source or _words(probe)
     common: dict[str, Any] = {"claim": claim, "value": asked.value}
@@ -201,6 +205,20 @@ def _words(probe: Probe) -> dict[str, Any]:
     return {**probe.path, **{k: v for k, v in probe.sizes.items() if k != "base"}}
 
 
+def _judged(
+    asked: Asked, comparison: Comparison | None, allowance: Callable[[Comparison], float] | None
+) -> tuple[Verdict, str, float, float] | None:
+    """The verdict on one comparison and why, its deviation and its bound; None where it tells nothing."""
+    examiner = asked.examiner
+    if comparison is None or _overgrown(examiner, comparison):
+        return None
+    size, limit = _measure(examiner, comparison, allowance)
+    if size > limit:
+        return *_confirm(asked, comparison, size, limit), size, limit
+    why = _unsure(examiner, comparison, size)
+    return Verdict.INCONCLUSIVE if why else Verdict.HOLDS, why, size, limit
+
+
 def _measure(
     examiner: Examiner, comparison: Comparison, allowance: Callable[[Comparison], float] | None
 ) -> tuple[float, float]:
@@ -218,13 +236,42 @@ def _measure(
     return size, max(allowed, examiner.bound(comparison))
 
 
-def _confirm(asked: Asked, comparison: Comparison, size: float, bound: float) -> tuple[Verdict, str]:
-    examiner = asked.examiner
+def _unsure(examiner: Examiner, comparison: Comparison, size: float) -> str:
+    """Why a deviation that the bound explains is still no agreement; empty where it is one.
+
+    Whatever a subject keeps from call to call moves a jittered run too, and so passes for rounding.
+    """
+    spread = examiner.spread(comparison)
+    noticed = spread * max(NOTICED, PLACES * torch.finfo(examiner.subject.dtype).eps)
+    if size <= noticed:
+        return ""
+    repeat = _repeated(examiner, comparison)
+    if abs(repeat - size) > noticed:
+        return f"the deviation does not repeat: {size:.1e}, then {repeat:.1e}"
+    if size > WIDE * spread:
+        return f"rounding may move the outputs by {size:.1e} of {spread:.1e}, too much to judge by"
+    return ""
+
+
+def _repeated(examiner: Examiner, comparison: Comparison) -> float:
+    """The deviation when everything is run anew."""
     again = Examiner(examiner.subject, examiner.length, examiner.seed, keep_bytes=0)
     repeat = again.deviation(comparison).size
     examiner.forwards, examiner.read = examiner.forwards + again.forwards, examiner.read + again.read
-    if not (repeat == size or abs(repeat - size) <= bound):
-        return Verdict.INCONCLUSIVE, f"the deviation does not repeat: {size:.1e}, then {repeat:.1e}"
+    return repeat
+
+
+def _confirm(asked: Asked, comparison: Comparison, size: float, bound: float) -> tuple[Verdict, str]:
+    examiner = asked.examiner
+    for _ in range(3 if examiner.noise else 1):
+        repeat = _repeated(examiner, comparison)
+        if not (repeat == size or abs(repeat - size) <= bound):
+            return Verdict.INCONCLUSIVE, f"the deviation does not repeat: {size:.1e}, then {repeat:.1e}"
+    if size <= CLEAR * examiner.noise:
+        return (
+            Verdict.INCONCLUSIVE,
+            f"the deviation {size:.1e} is no more than that of two equal calls, {examiner.noise:.1e}",
+        )
     if size <= CLEAR * bound:
         return (
             Verdict.INCONCLUSIVE,
@@ -246,6 +293,18 @@ def _confirm(asked: Asked, comparison: Comparison, size: float, bound: float) ->
             )
         )
     return Verdict.REFUTED, ""
+
+
+def _overgrown(examiner: Examiner, comparison: Comparison) -> bool:
+    """Whether raised weights take a comparison where a right model may fail too.
+
+    They compound from layer to layer, until scores pass every finite mask; and where exponentials run over,
+    a number against none says nothing.
+    """
+    settings = comparison.right.settings
+    if settings.scale == 1:
+        return False
+    return examiner.scores(settings) > FINITE_MASK or examiner.deviation(comparison).size == torch.inf
 
 
 def _refuted(claim: str, asked: Asked, probe: Probe, bound: float) -> Finding:

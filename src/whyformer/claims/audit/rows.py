@@ -10,18 +10,42 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whyformer.claims.audit.consumed import longest
 from whyformer.claims.audit.dependency import decoded, ordinary_length, same_places, settings_of
 from whyformer.claims.audit.probing import CLEAR, Asked, Draws, Probe, Sizes, full, settle
 from whyformer.claims.audit.specimens import Decoder, decoder
 from whyformer.claims.claim import Claim
 from whyformer.finding import Finding, Strength, Verdict
-from whyformer.instruments.agreement import Comparison, Examiner, Grid
+from whyformer.instruments.agreement import PLACES, Comparison, Examiner, Grid, Run
 from whyformer.subjects.subject import PLAIN, Settings
 
 
 def batch(asked: Asked, generator: torch.Generator) -> Finding:
     """routing.batch: a row alone, beside others, beside changed others, and in another place of the batch."""
-    return settle("routing.batch", asked, _rows(asked), "a row beside others, {n} ways")
+    finding = settle("routing.batch", asked, _rows(asked), "a row beside others, {n} ways")
+    if finding.verdict is Verdict.REFUTED and _displaced(asked.examiner):
+        why = (
+            "rows displace each other by design, as experts of bounded capacity do: an output is one of a few"
+        )
+        return Finding(
+            claim="routing.batch", verdict=Verdict.INCONCLUSIVE, reason=why, path={"basis": asked.basis}
+        )
+    return finding
+
+
+def _displaced(examiner: Examiner) -> bool:
+    """Whether other rows only choose between a few outputs of a row, the one it has alone among them.
+
+    Whatever flows from the others moves an output anew with each of them.
+    """
+    ids = Draws(examiner, 2).row(0, ordinary_length(examiner))
+    beside = [(*Draws(examiner, 2 * n + 4).grid(2, len(ids)), ids) for n in range(8)]
+    outputs = [examiner.output(full(grid))[-1].double() for grid in ((ids,), *beside)]
+    bound = CLEAR * examiner.plain_bound()
+    same = torch.stack([torch.stack([(a - b).abs().amax(-1) <= bound for b in outputs]) for a in outputs])
+    distinct = (~same.permute(2, 0, 1).tril(-1).any(-1)).sum(-1)
+    between = same[0, 1:].any(0) & ~same[0, 1:].all(0)
+    return bool(between.any()) and int(distinct.max()) <= 3
 
 
 def _rows(asked: Asked) -> Iterator[Probe]:
@@ -35,6 +59,11 @@ def _rows(asked: Asked) -> Iterator[Probe]:
     for base, rows in enumerate((2, 3) if traits.large else (2, 3, 5, length, 17, 33)):
         for way, step in product(ways, steps):
             yield from _row(examiner, rows, length, way, step, 2 * base)
+    short = min(4, length)
+    if not traits.large:  # many short rows, for slots and tables; and a long one, for chunks and blocks
+        yield from _row(examiner, 131, short, 0, 0, 0)
+        yield from _row(examiner, 131, short, 0, min(1, decoding, short - 1), 2) if decoding else ()
+        yield from _row(examiner, 2, longest(examiner, 136), 0, 0, 2)
     if traits.large:
         # More rows than a table of sixteen slots has places; short, so that they are cheap.
         yield from _row(examiner, 17, min(8, length), 0, decoding, 4)
@@ -50,7 +79,7 @@ def _row(
     """The first and the last row of a batch in one way, decoding the last ``steps`` of it."""
     made = beside(examiner, _WAYS[way], settings)
     path = {**made.path, "cache": "on" if steps else "off"}
-    for row in sorted({0, rows - 1}):
+    for row in sorted({0, rows // 2, rows - 1} if rows > 100 else {0, rows - 1}):
         sizes = {"length": length, "batch": rows, "row": row, "base": base, "steps": steps}
         yield replace(made, sizes=sizes, path=path)
 
@@ -87,17 +116,23 @@ _WAYS = ("changed others", "alone", "moved", "loud others")
 
 
 def repeatable(asked: Asked, generator: torch.Generator) -> Finding:
-    """routing.repeatable: the same call again, with other calls in between."""
+    """routing.repeatable: the same calls again, with other calls in between, and through the cache."""
+    finding = _repeated(asked, asked.examiner.ordinary())
+    if finding.verdict is Verdict.HOLDS and asked.examiner.subject.traits.cache:
+        length = min(8, ordinary_length(asked.examiner))
+        finding = _repeated(asked, decoded(Draws(asked.examiner, 2).grid(1, length), max(1, length - 2), 1))
+    return finding
+
+
+def _repeated(asked: Asked, run: Run) -> Finding:
     examiner = asked.examiner
-    run = examiner.ordinary()
     first = examiner.output(run)
     worst = 0.0
     for _ in range(2):
         examiner.again(full(Draws(examiner, 3).grid(1, max(1, examiner.length // 2))))
         gap = (examiner.again(run).double() - first.double()).abs()
         worst = max(worst, float(gap.nan_to_num(torch.inf, torch.inf).max()))
-    places = 1024.0
-    bound = places * torch.finfo(first.dtype).eps * float(first.abs().max()) if worst else 0.0
+    bound = PLACES * torch.finfo(first.dtype).eps * float(first.abs().max()) if worst else 0.0
     source = "1,024 last places of the largest output" if worst else "bitwise equality"
     common: dict[str, Any] = {
         "claim": "routing.repeatable",
@@ -107,12 +142,13 @@ def repeatable(asked: Asked, generator: torch.Generator) -> Finding:
         "path": {"basis": asked.basis},
     }
     if worst == 0:
-        reason = "three equal calls, others between them, agree to the last bit"
+        called = "runs through the cache" if run.cached else "calls"
+        reason = f"three equal {called}, others between them, agree to the last bit"
         return Finding(**common, verdict=Verdict.HOLDS, strength=Strength.SAMPLED, reason=reason)
     if worst <= CLEAR * bound:
         reason = "equal calls differ, by no more than what rounding explains"
         return Finding(**common, verdict=Verdict.INCONCLUSIVE, reason=reason)
-    witness = Comparison(run, run, same_places(1, range(examiner.length)))
+    witness = Comparison(run, run, same_places(1, range(first.shape[1])))
     return Finding(
         **common,
         verdict=Verdict.REFUTED,
@@ -151,7 +187,7 @@ with other content beside the row, with the row alone, and with the row in anoth
 batch has one shape on both sides are equal bits expected: kernels sum in another order for another shape.""",
         instrument="agreement of a row's outputs in two batches",
         rule="refuted where they differ by more than rounding explains; holds where none does",
-        scope="sampled: batches of 2 to 33 rows, in one call and decoding; 2, 3 and 17 of a dear one",
+        scope="sampled: batches of 2 to 131 rows, in one call and decoding; 2, 3 and 17 of a dear one",
         breaks="a stabiliser or a mean that is taken over the whole batch",
         source="the definition of a batch",
         test=batch,
@@ -166,7 +202,7 @@ f(x) = f(x), whatever was called in between and whatever torch's own generator h
 eval mode, so nothing is drawn, and nothing is kept from one call to the next.""",
         instrument="three equal calls, with other calls between them",
         rule="holds where they agree to the last bit; refuted where they differ beyond rounding",
-        scope="sampled: one input",
+        scope="sampled: one input, read at once and through the cache",
         breaks="a module that keeps count of its calls",
         source="the definition of a function",
         test=repeatable,

@@ -5,6 +5,7 @@ import sys
 
 import jsonschema
 import pytest
+import torch
 
 from decoders import decoder
 from whyformer.cli import main
@@ -39,6 +40,12 @@ def folders(tmp_path_factory):
     AutoModel.from_config(AutoConfig.for_model("t5", **two)).save_pretrained(home / "t5")
     bert = small | {"num_attention_heads": 4, "intermediate_size": 32}
     AutoModel.from_config(AutoConfig.for_model("bert", **bert)).save_pretrained(home / "bert")
+    for name in ("layers", "logits"):
+        broken = decoder("llama")
+        weight = broken.model.layers[1].self_attn.q_proj if name == "layers" else broken.lm_head
+        with torch.no_grad():
+            weight.weight.fill_(torch.nan)
+        broken.save_pretrained(home / f"nan_{name}")
     (home / "text.txt").write_text(" ".join([*WORDS[:12], *WORDS[40:44], *WORDS[2:9]]))
     (home / "short.txt").write_text("w1 w2 w3")
     (home / "empty.txt").write_text("")
@@ -118,6 +125,11 @@ BAD = {
     "a missing text": (["words", "--text", "missing.txt"], "missing.txt"),
     "a missing folder": (["./missing"], "missing"),
     "code that is no model of transformers": (["code.py:linear"], "transformers"),
+    "a layer of NaN": (["nan_layers"], "layer 1: its attention is not a number"),
+    "logits of NaN": (["nan_logits", "--scan-only"], "not a number"),
+    "a report over the text": (["words", "--text", "text.txt", "--json", "./text.txt"], "the text that is"),
+    "a report over a checkpoint's file": (["llama", "--json", "llama/config.json"], "file of the target"),
+    "a report over code": (["code.py:linear", "--json", "code.py"], "file of the target"),
     "a report in a missing folder": (["llama", "--json", "missing/x.json"], "--json"),
 }
 

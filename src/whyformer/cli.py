@@ -250,6 +250,7 @@ def heads(
     if json is not None:
         from whyformer.report.schema import check_writable
 
+        _check_kept(json, target, text)
         check_writable(json)
 
     from whyformer.heads import examine
@@ -467,6 +468,16 @@ def _check_own_input(
     ):
         if value is not None and not there:
             raise UsageError(option, f"it says how {needs} is read", f"add {needs}, or leave it out")
+
+
+def _check_kept(json: Path, target: str, text: Path | None) -> None:
+    """Refuse a report in the place of what is read: the text, or a file of the target."""
+    if text is not None and _same_file(json, text):
+        raise UsageError(f"--json {json}", "it would replace the text that is read", "name another file")
+    place = Path(target.rpartition(":")[0] or target).expanduser()
+    own = list(place.iterdir()) if place.is_dir() else [place]
+    if json.exists() and any(_same_file(json, path) for path in own):
+        raise UsageError(f"--json {json}", "it would replace a file of the target", "name another file")
 
 
 def _same_file(one: Path, other: Path) -> bool:

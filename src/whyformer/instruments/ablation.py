@@ -9,7 +9,8 @@ Axes: batch, rows, heads, time, pairs.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -95,7 +96,7 @@ class Ablator:
         """Take heads out.
 
         Raises:
-            UsageError: there is no such head, or no mean for it.
+            UsageError: there is no such head, or no mean for it, or the loss is not finite.
         """
         taken = tuple(heads)
         for layer, head in taken:
@@ -127,11 +128,17 @@ class Ablator:
         with watching(self.model, watcher):
             for logits, answers in predictions(self.model, self.repeats):
                 total += torch.nn.functional.cross_entropy(logits.double(), answers, reduction="sum").item()
+        if not math.isfinite(total):
+            raise UsageError("the loss", f"it is {total}", "look at the logits of the model")
         return total / self.repeats.copied.shape[1]
 
 
-def predictions(model: nn.Module, repeats: Repeats) -> Iterable[tuple[Tensor, Tensor]]:
-    """For each batch of rows, the logits (copied, vocabulary) at its copied queries, and the next tokens."""
+def predictions(model: nn.Module, repeats: Repeats) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each batch of rows, the logits (copied, vocabulary) at its copied queries, and the next tokens.
+
+    Raises:
+        UsageError: a logit is NaN.
+    """
     rows, length = repeats.tokens.shape
     batch = max(1, TOKENS // length)
     chosen = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -145,6 +152,8 @@ def predictions(model: nn.Module, repeats: Repeats) -> Iterable[tuple[Tensor, Te
                 logits = model(part.tokens, use_cache=False, logits_to_keep=kept).logits[row, place]
             else:
                 logits = model(part.tokens, use_cache=False).logits[row, query]
+        if logits.isnan().any():
+            raise UsageError("the logits", "some are not a number", "look for NaN in the weights")
         yield logits, part.tokens[row, query + 1]
 
 

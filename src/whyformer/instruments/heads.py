@@ -112,7 +112,7 @@ def scan(model: nn.Module, repeats: Repeats) -> Scan:
         repeats: what it reads, and the pairs that count.
 
     Raises:
-        UsageError: the model has no softmax attention.
+        UsageError: the model has no softmax attention, or what it gives is not a number.
     """
     layers, heads = heads_of(model)
     rows, length = repeats.tokens.shape
@@ -164,6 +164,10 @@ class _Scorer:
         into[..., 1] = self._by_row(layer.probability(self.duplicate).to(self.table)) / self.asking
         for kind, back in (("previous", 1), ("first", None), ("current", 0)):
             into[..., KINDS.index(kind)] = layer.at_place(back).double().mean(-1)
+        if not into.isfinite().all():
+            raise UsageError(
+                f"layer {layer.index}", "its attention is not a number", "look for NaN in the weights"
+            )
         if layer.index == self.table.shape[1] - 1:
             raise EnoughError
 

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from whyformer.errors import UsageError
 from whyformer.instruments.ablation import Head
 from whyformer.instruments.repeats import Repeats
 from whyformer.instruments.streaming import EnoughError, Layer, run
@@ -38,7 +39,11 @@ def passages(pairs: Int[Tensor, "3 pairs"]) -> list[tuple[int, int, int]]:
 
 
 def attention(model: nn.Module, repeats: Repeats, heads: list[Head]) -> Float[Tensor, "pairs heads"]:
-    """What some heads give to the successor of each twin."""
+    """What some heads give to the successor of each twin.
+
+    Raises:
+        UsageError: it is not a number.
+    """
     row, query, twin = repeats.pairs
     pairs = torch.stack([row, query, twin + 1])
     found = torch.zeros(pairs.shape[1], len(heads), dtype=torch.float64)
@@ -52,6 +57,8 @@ def attention(model: nn.Module, repeats: Repeats, heads: list[Head]) -> Float[Te
             raise EnoughError
 
     run(model, repeats.tokens, watcher)
+    if found.isnan().any():
+        raise UsageError("the text", "attention to it is not a number", "look for NaN in the weights")
     return found
 
 

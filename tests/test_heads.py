@@ -252,9 +252,10 @@ def test_the_loss_is_that_of_the_second_copy():
 
 
 def test_random_heads_are_apart_from_the_named_ones():
-    drawn = random_heads(2, 4, 99, apart=[(0, 1), (1, 3)], generator=generator())
-    assert len(set(drawn)) == 6
-    assert not {(0, 1), (1, 3)} & set(drawn)
+    every = [(layer, head) for layer in (2, 5) for head in range(4)]
+    drawn = random_heads(every, 99, apart=[(2, 1), (5, 3)], generator=generator())
+    assert set(drawn) == set(every) - {(2, 1), (5, 3)}
+    assert len(drawn) == 6
 
 
 def test_compositions_name_earlier_layers_only_and_patch_one_side():

@@ -10,6 +10,7 @@ import torch
 from decoders import decoder
 from whyformer.cli import main
 from whyformer.heads import examine
+from whyformer.report.heads import best_table
 from whyformer.report.schema import json_schema
 
 pytest.importorskip("transformers")
@@ -19,7 +20,7 @@ WORDS = [f"w{at}" for at in range(90)]
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """A small decoder with a tokenizer, and others that cannot be scanned."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedTokenizerFast
 
     home = tmp_path_factory.mktemp("checkpoints")
@@ -33,6 +34,23 @@ def folders(tmp_path_factory):
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
     ).save_pretrained(home / "words")
+    decoder("llama").save_pretrained(home / "last")  # the start of a text has the highest id
+    last = {word: at for at, word in enumerate([*specials, *WORDS[:-1], "<bos>"])} | {"<s>": 1}
+    tokenizer = Tokenizer(models.WordLevel(last, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing("<bos> $A", special_tokens=[("<bos>", 93)])
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", unk_token="<unk>").save_pretrained(
+        home / "last"
+    )
+    hybrid = {"num_hidden_layers": 4, "num_attention_heads": 12, "num_key_value_heads": 2}
+    hybrid |= {"attn_layer_period": 4, "attn_layer_offset": 2, "num_experts": 1, "use_mamba_kernels": False}
+    hybrid |= {"vocab_size": 96, "hidden_size": 48, "intermediate_size": 32, "mamba_dt_rank": 4}
+    AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("jamba", **hybrid, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    ).save_pretrained(home / "jamba")
+    decoder("llama", num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1).save_pretrained(
+        home / "one"
+    )
     small = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 1}
     state = AutoConfig.for_model("mamba", **small, state_size=4)
     AutoModelForCausalLM.from_config(state).save_pretrained(home / "mamba")
@@ -107,6 +125,27 @@ def test_a_text_is_scanned_for_its_own_repeats(folders, monkeypatch, capsys, tmp
     assert passage["words"].split() == WORDS[2:9]
     assert "your text" in out
     assert "w2 w3" in out
+
+
+def test_a_text_may_hold_a_special_token_of_the_highest_id(folders):
+    data = examine(str(folders / "last"), length=48, ablate=False, text=folders / "text.txt")
+    (passage,) = data["text"]["passages"]
+    assert (passage["at"], passage["twin"], passage["tokens"]) == (17, 3, 7)
+
+
+def test_random_heads_are_those_of_layers_that_attend(folders):
+    data = examine(str(folders / "jamba"), length=48)
+    assert {head["layer"] for head in data["heads"]} == {2}
+    taken = [head for row in data["ablation"] if row["group"] == "random" for head in row["heads"]]
+    assert {layer for layer, _ in taken} == {2}
+
+
+def test_the_loss_without_a_head_is_that_of_zero(folders):
+    data = examine(str(folders / "one"), length=48)
+    zero, mean = ([r["loss"] for r in data["ablation"] if r["mode"] == mode] for mode in ("zero", "mean"))
+    assert f"{zero[0]:.2f}" != f"{mean[0]:.2f}"
+    (without,) = best_table(data).columns[-1].cells
+    assert without == f"{zero[0]:.2f}"
 
 
 BAD = {

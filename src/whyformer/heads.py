@@ -88,10 +88,11 @@ def examine(
         UsageError: the target has no softmax attention that can be scanned, or the length does not fit.
     """
     tell = progress or (lambda _: None)
+    words = None if text is None else _words(text)
     tell("loading")
     examined = load(target, seed)
     length = _length(examined, length, beyond)
-    read = None if text is None else _read(examined, text, length)
+    read = None if text is None or words is None else _read(examined, text, words, length)
 
     def draw(name: str) -> torch.Generator:
         return generator_for(seed, f"heads.{name}")
@@ -223,20 +224,16 @@ def _null(examined: Examined, length: int, generator: torch.Generator) -> Scan:
 def _heads(found: Scan, null: Scan, copied: Tensor) -> list[dict[str, Any]]:
     mean, none = ({kind: each.mean(kind) for kind in KINDS} for each in (found, null))
     interval, around = ({kind: each.interval(kind) for kind in KINDS} for each in (found, null))
-    _, layers, heads, _ = found.scores.shape
     table = []
-    for layer in range(layers):
-        if mean["induction"][layer].isnan().any():
-            continue
-        for head in range(heads):
-            at = (..., layer, head)
-            row: dict[str, Any] = {"layer": layer, "head": head}
-            row |= {kind: _rounded(mean[kind][at]) for kind in KINDS}
-            row["interval"] = {kind: _rounded(interval[kind][at]) for kind in KINDS}
-            row["null"] = {kind: _rounded(none[kind][at]) for kind in KINDS}
-            row["null"]["interval"] = {kind: _rounded(around[kind][at]) for kind in KINDS}
-            row["copying"] = None if copied[at].isnan() else _rounded(copied[at])
-            table.append(row)
+    for layer, head in found.shown:
+        at = (..., layer, head)
+        row: dict[str, Any] = {"layer": layer, "head": head}
+        row |= {kind: _rounded(mean[kind][at]) for kind in KINDS}
+        row["interval"] = {kind: _rounded(interval[kind][at]) for kind in KINDS}
+        row["null"] = {kind: _rounded(none[kind][at]) for kind in KINDS}
+        row["null"]["interval"] = {kind: _rounded(around[kind][at]) for kind in KINDS}
+        row["copying"] = None if copied[at].isnan() else _rounded(copied[at])
+        table.append(row)
     return table
 
 
@@ -256,14 +253,13 @@ def _ablations(
 ) -> tuple[list[dict[str, Any]], int]:
     """The best heads of two kinds, random ones in several draws, and single heads."""
     ablator = Ablator(examined.model, copy)
-    _, layers, heads, _ = found.scores.shape
     induction, previous = (found.best(kind, BEST) for kind in ("induction", "previous"))
     sets: list[tuple[str, list[Head], ablation.Mode]] = []
     for group, best in (("induction", induction), ("previous", previous)):
         sets += [(group, best[:k], "zero") for k in (1, 2, 4, BEST) if k <= len(best)]
         sets += [(group, best, "mean") for _ in ablator.modes[1:]]
     for _ in range(DRAWS):
-        drawn = ablation.random_heads(layers, heads, len(induction), apart=induction, generator=generator)
+        drawn = ablation.random_heads(found.shown, len(induction), apart=induction, generator=generator)
         sets += [("random", drawn, mode) for mode in ablator.modes if drawn]
     singles = induction + [head for head in previous[:4] if head not in induction]
     sets += [("single", [head], "zero") for head in singles[1:]]
@@ -332,27 +328,40 @@ def _falls(total: Tensor, count: Tensor) -> dict[str, Any]:
     return plain | {"falls_with": told.reason}
 
 
-def _read(examined: Examined, text: Path, length: int) -> Repeats:
+def _words(text: Path) -> str:
+    """What a text says.
+
+    Raises:
+        UsageError: it cannot be read, or there is nothing in it.
+    """
+    try:
+        words = text.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UsageError(f"--text {text}", why, "name a UTF-8 text") from error
+    if not words.strip():
+        raise UsageError(f"--text {text}", "it is empty", "name another")
+    return words
+
+
+def _read(examined: Examined, text: Path, words: str, length: int) -> Repeats:
     """The first tokens of a text, and what repeats in them.
 
     Raises:
-        UsageError: it cannot be read, or nothing in it comes twice.
+        UsageError: it gives no tokens of the model, or none of them comes twice.
     """
     if examined.tokenizer is None:
         raise UsageError(
             f"--text {text}", "the checkpoint has no tokenizer that loads", "store one beside it"
         )
-    try:
-        words = text.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise UsageError(f"--text {text}", why, "name a UTF-8 text") from error
     with quiet():
         ids = examined.tokenizer(words)["input_ids"][:length]
-    if not ids or max(ids) > int(examined.ids.max()):
-        raise UsageError(
-            f"--text {text}", "it is empty, or its tokenizer is of another model", "name another"
-        )
+    if not ids:
+        raise UsageError(f"--text {text}", "the tokenizer finds no tokens in it", "name another")
+    rows = len(examined.model.get_input_embeddings().weight)
+    if max(ids) >= rows:
+        why = f"the tokenizer gives token {max(ids):,}, the model has {rows:,}"
+        raise UsageError(f"--text {text}", why, "store the model's own tokenizer beside it")
     known = repeats.from_tokens(torch.tensor([ids])) if len(set(ids)) < len(ids) else None
     usual = (
         None if known is None else known.pairs[:, torch.isin(torch.tensor(ids)[known.pairs[1]], examined.ids)]

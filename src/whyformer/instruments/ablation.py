@@ -158,11 +158,10 @@ def predictions(model: nn.Module, repeats: Repeats) -> Iterator[tuple[Tensor, Te
 
 
 def random_heads(
-    layers: int, heads: int, count: int, *, apart: Sequence[Head], generator: torch.Generator
+    heads: Sequence[Head], count: int, *, apart: Sequence[Head], generator: torch.Generator
 ) -> list[Head]:
-    """So many heads at random, none of those in ``apart``; fewer where there are no more."""
-    order = torch.randperm(layers * heads, generator=generator).tolist()
-    drawn = [divmod(at, heads) for at in order]
+    """So many of the heads at random, none of those in ``apart``; fewer where there are no more."""
+    drawn = [heads[at] for at in torch.randperm(len(heads), generator=generator).tolist()]
     return [head for head in drawn if head not in apart][:count]
 
 

@@ -55,6 +55,11 @@ class Scan:
     paths: tuple[str, ...]
     calls: int
 
+    @property
+    def shown(self) -> list[tuple[int, int]]:
+        """The (layer, head) of every head that attended, in their order."""
+        return [(layer, head) for layer, head in (~self.mean(KINDS[0]).isnan()).nonzero().tolist()]
+
     def mean(self, kind: str) -> Float[Tensor, "layers heads"]:
         """The mean over rows."""
         return self.scores[..., KINDS.index(kind)].mean(0)

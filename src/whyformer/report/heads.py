@@ -24,8 +24,10 @@ def heads_view(data: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Views of the data of ``whyformer/heads/1``, one after the other."""
     subject = data["subject"]
     rows = data.get("rows", 1)
-    yield Text(f"{safe(str(subject['name']))}: {len(data['heads']):,} heads", "bold")
-    yield Text(f"{rows} sequences of {data['length']:,} tokens; {data['path']}; seed {data['seed']}", "dim")
+    yield Text(f"{safe(str(subject['name']))}: {_count(len(data['heads']), 'head')}", "bold")
+    yield Text(
+        f"{_count(rows, 'sequence')} of {data['length']:,} tokens; {data['path']}; seed {data['seed']}", "dim"
+    )
     for kind, sentence in (
         ("induction", "to what followed an earlier twin"),
         ("previous", "to the token before"),
@@ -90,7 +92,8 @@ def _shade(score: float) -> str:
 
 def best_table(data: Mapping[str, Any]) -> Table:
     """The best induction heads: their scores, the null, copying, and the loss with each alone taken out."""
-    alone = {tuple(row["heads"][0]): row["loss"] for row in data["ablation"] if len(row["heads"]) == 1}
+    single = (row for row in data["ablation"] if len(row["heads"]) == 1 and row["mode"] == "zero")
+    alone = {tuple(row["heads"][0]): row["loss"] for row in single}
     table = _table("head", "induction", "95%", "null", "duplicate", "previous", "first", "copying", "without")
     for head in sorted(data["heads"], key=lambda head: -head["induction"])[:BEST]:
         low, high = head.get("interval", {}).get("induction", (0.0, 1.0))
@@ -173,6 +176,10 @@ def text_view(text: Mapping[str, Any]) -> Iterator[RenderableType]:
         table.add_row(str(row["at"]), str(row["twin"]), *(f"{x:.2f}" for x in row["attention"]), shown)
     table.add_row("all", "", *(f"{x:.2f}" for x in text["attention"]), "")
     yield table
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _name(head: Sequence[int]) -> str:

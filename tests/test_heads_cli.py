@@ -51,6 +51,14 @@ def folders(tmp_path_factory):
     decoder("llama", num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1).save_pretrained(
         home / "one"
     )
+    even = decoder("llama")
+    with torch.no_grad():
+        for layer in even.model.layers:
+            layer.self_attn.q_proj.weight.zero_()
+    even.save_pretrained(home / "uniform")
+    decoder("llama", vocab_size=20).save_pretrained(home / "few")
+    decoder("llama", max_position_embeddings=16).save_pretrained(home / "tight")
+    decoder("gpt2", n_positions=16).save_pretrained(home / "tight_table")
     small = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 1}
     state = AutoConfig.for_model("mamba", **small, state_size=4)
     AutoModelForCausalLM.from_config(state).save_pretrained(home / "mamba")
@@ -148,6 +156,16 @@ def test_the_loss_without_a_head_is_that_of_zero(folders):
     assert without == f"{zero[0]:.2f}"
 
 
+@pytest.mark.parametrize(("length", "null"), [(80, 80), (120, 93)])
+def test_the_null_is_read_at_the_same_places_where_the_ids_allow(folders, length, null, monkeypatch, capsys):
+    data = examine(str(folders / "uniform"), length=length, ablate=False)
+    assert data["null_length"] == null
+    same = [head["induction"] == pytest.approx(head["null"]["induction"], abs=1e-5) for head in data["heads"]]
+    assert all(same) if null == length else not any(same)  # even attention knows the places alone
+    out = called(monkeypatch, capsys, folders, "uniform", "--length", str(length), "--scan-only")[1]
+    assert ("the null on 93 tokens" in out) == (null < length)
+
+
 BAD = {
     "a state-space model": (["mamba"], "no softmax attention"),
     "an encoder with a decoder": (["t5"], "decoder"),
@@ -155,6 +173,11 @@ BAD = {
     "a length beyond the table": (["gpt2", "--length", "500"], "128 positions"),
     "a length beyond the table, asked for": (["gpt2", "--length", "140", "--beyond"], "beyond its 128"),
     "a length beyond the context": (["llama", "--length", "140"], "--beyond"),
+    "a vocabulary too small": (["few"], "decoder with 32 or more"),
+    "a length beyond the vocabulary": (["words", "--length", "200", "--beyond"], "try 152"),
+    "a context too short": (["tight"], "no room for repeats; name another decoder"),
+    "a context too short for a length": (["tight", "--length", "16"], "name another decoder"),
+    "a table too short": (["tight_table", "--beyond"], "beyond its 16; name another decoder"),
     "a short length": (["llama", "--length", "7"], "--length 7"),
     "a length of 0": (["llama", "--length", "0"], "--length 0"),
     "a negative seed": (["llama", "--seed", "-1"], "0 or more"),
@@ -162,6 +185,9 @@ BAD = {
     "a text without a repeat": (["words", "--text", "short.txt"], "repeats"),
     "an empty text": (["words", "--text", "empty.txt"], "empty"),
     "a missing text": (["words", "--text", "missing.txt"], "missing.txt"),
+    "a missing text, before the model is loaded": (["./missing", "--text", "missing.txt"], "missing.txt"),
+    "a text without a name": (["words", "--text", ""], "--text '': it is empty"),
+    "a report without a name": (["words", "--json", ""], "--json '': it is empty"),
     "a missing folder": (["./missing"], "missing"),
     "code that is no model of transformers": (["code.py:linear"], "transformers"),
     "a layer of NaN": (["nan_layers"], "layer 1: its attention is not a number"),

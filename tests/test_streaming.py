@@ -138,6 +138,15 @@ def test_the_model_is_left_as_it_was():
     assert model.config._attn_implementation == before
 
 
+def test_a_part_that_was_frozen_stays_so():
+    model = decoder("llama").train()
+    model.model.layers[0].eval()
+    before = [module.training for module in model.modules()]
+    with watching(model, lambda layer: None):
+        assert not any(module.training for module in model.modules())
+    assert [module.training for module in model.modules()] == before
+
+
 def _fail(layer):
     raise RuntimeError("of the watcher")
 

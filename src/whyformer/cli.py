@@ -238,12 +238,22 @@ def heads(
     target: Annotated[str, typer.Argument(help="A checkpoint: a folder, a hub id or a .gguf file.")],
     length: Annotated[int | None, typer.Option(help="Tokens of each sequence; 512 unless told.")] = None,
     seed: Annotated[int, typer.Option(help="What every random draw follows from; 0 or more.")] = SEED,
-    text: Annotated[Path | None, typer.Option(help="A text of yours, to scan beside drawn tokens.")] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            help="A text of yours, to scan beside drawn tokens.", parser=_named("--text"), metavar="PATH"
+        ),
+    ] = None,
     scan_only: Annotated[bool, typer.Option("--scan-only", help="Take no heads out: the dear part.")] = False,
     beyond: Annotated[
         bool, typer.Option("--beyond", help="Let --length pass the context that the model declares.")
     ] = False,
-    json: Annotated[Path | None, typer.Option(help="Write the data there, by whyformer/heads/1.")] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the data there, by whyformer/heads/1.", parser=_named("--json"), metavar="PATH"
+        ),
+    ] = None,
 ) -> int:
     """Scan every head of a model for routing, and test by ablation what is found."""
     _check_seed(seed)
@@ -403,7 +413,12 @@ def drill(
         int | None, typer.Option(help="transformers: read prompts so many tokens at a time.")
     ] = None,
     words: Annotated[bool, typer.Option("--words", help="A server: send words in place of ids.")] = False,
-    json: Annotated[Path | None, typer.Option(help="Write the report there, by whyformer/drill/1.")] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the report there, by whyformer/drill/1.", parser=_named("--json"), metavar="PATH"
+        ),
+    ] = None,
 ) -> int:
     """Play sequences whose answer is certified through an engine, and show the smallest that it fails.
 

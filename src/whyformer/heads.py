@@ -101,7 +101,8 @@ def examine(
     tell("scanning")
     found = _scan(examined, target, sequences)
     tell("scanning without repeats")
-    null = _null(examined, length, draw("null"))
+    rows = _without_repeats(examined, sequences, draw("null"))
+    null = scan(examined.model, rows)
     copied = copying(examined.model, sequences.tokens[0], generator=draw("copying"))
     forwards = 3 * ROWS + 1.0  # the scan, its null, the lookup, and a row for the copying score
     data: dict[str, Any] = {
@@ -111,6 +112,7 @@ def examine(
         "seed": seed,
         "path": "; ".join(found.paths),
         "rows": ROWS,
+        "null_length": rows.length,
         "heads": _heads(found, null, copied),
     }
     tell("asking the model")
@@ -188,8 +190,15 @@ def _start(tokenizer: Any) -> int | None:
 
 def _length(examined: Examined, length: int | None, beyond: bool) -> int:
     context, room = examined.context, 2 * (len(examined.ids) - repeats.PIECE)
+    name = str(examined.subject["name"])
+    if room < repeats.SHORTEST:
+        why = f"it has {len(examined.ids)} ordinary tokens, too few for repeats and sequences without"
+        raise UsageError(name, why, f"name a decoder with {repeats.SHORTEST} or more")
+    if context is not None and context < repeats.SHORTEST and not beyond:
+        why = f"the {context} positions that it declares have no room for repeats"
+        raise UsageError(name, why, "name another decoder, or add --beyond where they are computed")
     if length is None:
-        length = min(LENGTH, context or LENGTH, max(room, repeats.SHORTEST))
+        length = max(min(LENGTH, context or LENGTH, room), repeats.SHORTEST)
     if length < repeats.SHORTEST:
         raise UsageError(
             f"--length {length}", "it has no room for repeats", f"try {repeats.SHORTEST} or more"
@@ -197,8 +206,13 @@ def _length(examined: Examined, length: int | None, beyond: bool) -> int:
     if context is not None and length > context and not beyond:
         why = f"the model declares {context:,} positions"
         raise UsageError(
-            f"--length {length:,}", why, f"try {context:,}, or add --beyond where they are computed"
+            f"--length {length:,}",
+            why,
+            f"try {min(context, room):,}, or add --beyond where they are computed",
         )
+    if length > room:
+        why = f"the model has {len(examined.ids):,} ordinary tokens, too few for repeats of that length"
+        raise UsageError(f"--length {length:,}", why, f"try {room:,}")
     return length
 
 
@@ -210,15 +224,17 @@ def _scan(examined: Examined, target: str, sequences: Repeats) -> Scan:
         context = examined.context
         if context is not None and sequences.length > context:
             why = f"the model has no positions beyond its {context:,}"
-            raise UsageError(f"--length {sequences.length:,}", why, f"try {context:,}") from error
+            mend = f"try {context:,}" if context >= repeats.SHORTEST else "name another decoder"
+            raise UsageError(f"--length {sequences.length:,}", why, mend) from error
         raise UsageError(target, raised(error), "run it by itself to see why") from error
 
 
-def _null(examined: Examined, length: int, generator: torch.Generator) -> Scan:
-    """The same heads on sequences without repeats, as long as the vocabulary allows."""
-    length = min(length, len(examined.ids))
-    rows = repeats.scattered(ROWS, length, examined.ids, start=examined.start, generator=generator)
-    return scan(examined.model, repeats.without_repeats(rows, examined.ids, generator=generator))
+def _without_repeats(examined: Examined, sequences: Repeats, generator: torch.Generator) -> Repeats:
+    """The same places without repeats; where there are too few ids, shorter sequences of other places."""
+    ids = examined.ids
+    if sequences.length > len(ids):
+        sequences = repeats.scattered(ROWS, len(ids), ids, start=examined.start, generator=generator)
+    return repeats.without_repeats(sequences, ids, generator=generator)
 
 
 def _heads(found: Scan, null: Scan, copied: Tensor) -> list[dict[str, Any]]:

@@ -123,7 +123,7 @@ def scattered(
         raise UsageError(f"length {length}", "it has no room for repeats", f"try {SHORTEST} or more")
     if len(ids) < _needed(length):
         why = f"it needs {_needed(length):,} different tokens, and there are {len(ids):,}"
-        raise UsageError(f"length {length:,}", why, f"try {max(SHORTEST, 2 * (len(ids) - PIECE)):,}")
+        raise UsageError(f"length {length:,}", why, "give more tokens, or shorten it")
     return from_tokens(torch.stack([_scatter(length, ids, start, generator) for _ in range(rows)]))
 
 

@@ -158,7 +158,7 @@ def watching(model: nn.Module, watcher: Watcher) -> Iterator[Watch]:
     _register()
     config: Any = model.config
     before = config._attn_implementation
-    train = model.training
+    training = [module for module in model.modules() if module.training]
     model.eval()
     own = not _set(model, NAME)
     watch = Watch(watcher)
@@ -178,7 +178,8 @@ def watching(model: nn.Module, watcher: Watcher) -> Iterator[Watch]:
         counted.remove()
         _watch.reset(token)
         _set(model, before)
-        model.train(train)
+        for module in training:
+            module.training = True
 
 
 def run(model: nn.Module, ids: Int[Tensor, "batch time"], watcher: Watcher, **options: Any) -> Watch:

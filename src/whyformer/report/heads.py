@@ -28,6 +28,9 @@ def heads_view(data: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield Text(
         f"{_count(rows, 'sequence')} of {data['length']:,} tokens; {data['path']}; seed {data['seed']}", "dim"
     )
+    if data.get("null_length", data["length"]) < data["length"]:
+        few = f"the null on {data['null_length']:,} tokens, at other places: there are too few different ones"
+        yield Text(few, "dim")
     for kind, sentence in (
         ("induction", "to what followed an earlier twin"),
         ("previous", "to the token before"),
@@ -167,7 +170,7 @@ def composition_table(compositions: Sequence[Mapping[str, Any]]) -> Table:
 
 def text_view(text: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Where a text repeats itself, and what the best heads give to what followed."""
-    said = f"  {text['repeated']:,} of {text['tokens']:,} tokens have an earlier twin"
+    said = f"  {text['repeated']:,} of its first {text['tokens']:,} tokens have an earlier twin"
     yield Text.assemble(("your text", "bold"), (said, "dim"))
     table = _table("at", "twin", *map(_name, text["heads"]), "passage", left=0)
     for row in text["passages"]:

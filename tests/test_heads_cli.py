@@ -166,6 +166,26 @@ def test_the_null_is_read_at_the_same_places_where_the_ids_allow(folders, length
     assert ("the null on 93 tokens" in out) == (null < length)
 
 
+def test_a_narrow_terminal_shows_whole_columns_and_names_every_head(folders, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    _, out, _ = called(monkeypatch, capsys, folders, "llama", "--length", "48")
+    lines = out.splitlines()
+    (at,) = (at for at, line in enumerate(lines) if line.startswith("head "))
+    assert lines[at].split() == ["head", "induction", "95%", "null"]
+    assert sorted(line.split()[0] for line in lines[at + 1 : at + 9]) == [
+        f"{layer}.{head}" for layer in range(2) for head in range(4)
+    ]
+    assert "…" not in out
+    assert any(line.split() == ["taken", "out", "heads", "mode", "loss"] for line in lines)
+    assert max(map(len, lines)) <= 40
+
+
+def test_nobody_need_watch(folders, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", None)
+    status, out, _ = called(monkeypatch, capsys, folders, "llama", "--scan-only", "--length", "48")
+    assert (status, out[:5]) == (0, "llama")
+
+
 BAD = {
     "a state-space model": (["mamba"], "no softmax attention"),
     "an encoder with a decoder": (["t5"], "decoder"),

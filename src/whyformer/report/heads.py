@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +16,8 @@ SHADES = " ░▒▓█"
 """A map's cells, from 0 to 1 in equal steps of the square root, so that small scores show."""
 WIDEST = 66
 """Cells that a line of the map has room for."""
+ROOMY = 1000
+"""Columns in which any table is whole: what it measures there is what it needs."""
 BEST = 8
 HIGH = 0.3
 
@@ -139,7 +141,7 @@ def _reason(reason: str) -> str:
 
 def ablation_table(data: Mapping[str, Any]) -> Table:
     """The loss by what was taken out; random draws are put together."""
-    table = _table("taken out", "heads", "mode", "loss", "rise", left=1)
+    table = _table("taken out", "heads", "mode", "loss", "rise", "95%", left=1)
     baseline = data["ablation"][0]["baseline"]
     for row in data["ablation"]:
         if row.get("group") != "random":
@@ -148,15 +150,17 @@ def ablation_table(data: Mapping[str, Any]) -> Table:
             _loss_row(table, name, len(row["heads"]), row, baseline)
     for row in data.get("random", ()):
         low, high = row["interval"]
-        name = f"random, {row['draws']} draws, 95%: {low:.2f}–{high:.2f}"
-        _loss_row(table, name, row["heads"], row, baseline)
-    table.add_row("nothing", "0", "", f"{baseline:.2f}", "")
+        name = f"random, {row['draws']} draws"
+        _loss_row(table, name, row["heads"], row, baseline, f"{low:.2f}–{high:.2f}")
+    table.add_row("nothing", "0", "", f"{baseline:.2f}", "", "")
     return table
 
 
-def _loss_row(table: Table, name: str, heads: int, row: Mapping[str, Any], baseline: float) -> None:
+def _loss_row(
+    table: Table, name: str, heads: int, row: Mapping[str, Any], baseline: float, interval: str = ""
+) -> None:
     rise = f"{row['loss'] - baseline:+.2f}"
-    table.add_row(name, str(heads), row["mode"], f"{row['loss']:.2f}", rise)
+    table.add_row(name, str(heads), row["mode"], f"{row['loss']:.2f}", rise, interval)
 
 
 def composition_table(compositions: Sequence[Mapping[str, Any]]) -> Table:
@@ -189,9 +193,26 @@ def _name(head: Sequence[int]) -> str:
     return f"{head[0]}.{head[1]}"
 
 
+class _Whole(Table):
+    """A table that leaves its last columns out where there is no room, rather than cut every figure.
+
+    A passage of a text is no figure: it is cut.
+    """
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        roomy = options.update_width(ROOMY)
+        while (
+            len(self.columns) > 1
+            and self.columns[-1].header != "passage"
+            and console.measure(self, options=roomy).maximum > options.max_width
+        ):
+            self.columns.pop()
+        yield from super().__rich_console__(console, options)
+
+
 def _table(*columns: str, left: int = 1) -> Table:
     """A plain table, its first columns set left and the others right."""
-    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
+    table = _Whole(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
     for at, column in enumerate(columns):
         table.add_column(
             column, justify="left" if at < left or column == "passage" else "right", no_wrap=True

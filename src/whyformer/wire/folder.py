@@ -223,6 +223,7 @@ def write(out: Path, made: Made, family: Family) -> None:
     try:
         with beside(out) as at:
             save_file(made.tensors, at / WEIGHTS, metadata={"format": "pt"})
+            (at / WEIGHTS).chmod(0o644)
             for name, content in (
                 ("config.json", config(g, family)),
                 ("generation_config.json", {**special, "do_sample": False}),
@@ -237,7 +238,7 @@ def write(out: Path, made: Made, family: Family) -> None:
 
 
 def tokenizer(vocabulary: int) -> dict[str, Any]:
-    """A tokenizer.json of whole words parted by spaces; the first token is put before every text."""
+    """A tokenizer.json of words parted by spaces: the first token before a text, the pad for what is none."""
     first = {"id": word(FIRST), "ids": [FIRST], "tokens": [word(FIRST)]}
     pieces = [{"SpecialToken": {"id": word(FIRST), "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -258,7 +259,7 @@ def tokenizer(vocabulary: int) -> dict[str, Any]:
         "model": {
             "type": "WordLevel",
             "vocab": {word(i): i for i in range(vocabulary)},
-            "unk_token": "<unk>",
+            "unk_token": word(PAD),
         },
     }
 

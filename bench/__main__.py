@@ -1,13 +1,19 @@
-"""Measure, print every figure beside its limit, and exit with 1 where one is over it."""
+"""Measure, print every figure beside its limit, and exit with 1 where one is over it.
+
+``python -m bench`` runs the parts that take seconds; ``python -m bench heads`` names others, which take long.
+"""
 
 import sys
 
-from bench import lookup, startup
+from bench import heads, lookup, startup
+
+PARTS = {"startup": startup, "lookup": lookup, "heads": heads}
+QUICK = ("startup", "lookup")
 
 
 def main() -> int:
     over = 0
-    for part in (startup, lookup):
+    for part in map(PARTS.__getitem__, sys.argv[1:] or QUICK):
         for name, figure in part.main().items():
             limit = part.LIMITS.get(name)
             within = limit is None or figure <= limit

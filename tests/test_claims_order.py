@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from whyformer.claims.claim import generator_for, prove
+from whyformer.claims.judging import PLANTED
 from whyformer.claims.order import blindness, masks
 from whyformer.claims.order import positions as placed
 from whyformer.finding import Strength, Verdict
@@ -114,7 +115,7 @@ def test_a_prediction_that_is_too_small_is_caught_as_well():
     finding = tried("order.bias-automorphisms", {"unmasked": layer})
     assert finding.verdict is Verdict.REFUTED
     assert finding.measured == 119
-    assert finding.counterexample["automorphism"] is False
+    assert finding.counterexample["predicted"] is False
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -173,6 +174,22 @@ def test_sinusoids_of_another_base_are_not_called_a_failure(base):
     assert finding.verdict is Verdict.INCONCLUSIVE  # turned by other angles, yet by one linear map
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        torch.tensor([2.0, 1.0]).repeat(32).double(),
+        0.999 ** torch.arange(1000, dtype=torch.float64)[:, None],
+        torch.tensor([1 + 1e-6, 1.0], dtype=torch.float64).repeat(32),
+    ],
+    ids=["ellipses", "damped", "nearly circles"],
+)
+def test_a_linear_map_that_changes_lengths_is_not_orthogonal(fault):
+    finding = tried("order.sinusoid-rotation", positions.sinusoidal(1000, 64) * fault)
+    assert finding.verdict is Verdict.REFUTED
+    before, later = finding.counterexample["product"], finding.counterexample["product_later"]
+    assert abs(before - later) == finding.measured
+
+
 def test_a_slightly_bent_code_is_caught():
     code = positions.sinusoidal(1000, 64)
     code[500] += 1e-6
@@ -198,3 +215,76 @@ def test_sinusoids_through_the_identity_still_see_a_shift_by_their_tokens():
 def test_rotary_in_float32_angles_is_seen_in_float64():
     layer = Attention(16, 2, rotary=1e4, angle_dtype=torch.float32, generator=generator())
     assert tried("order.rotary-shift", layer).verdict is Verdict.REFUTED
+
+
+def test_positions_that_come_in_by_the_values_are_seen():
+    # The scores are rotary and do not change; the values are turned as well, and the outputs change.
+    class ValuesTurned(Attention):
+        def forward(self, x, position_ids=None):
+            values = self.turn(self.split(self.v(x)), position_ids)
+            return self.o(self.merge(self.weights(x, position_ids) @ values))
+
+    finding = tried("order.rotary-shift", ValuesTurned(16, 2, rotary=1e4, generator=generator()))
+    assert finding.verdict is Verdict.REFUTED
+    assert abs(finding.counterexample["output"] - finding.counterexample["shifted"]) == finding.measured > 0.1
+
+
+def tiny(module, factor=1e-13):
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.mul_(factor)
+    return module
+
+
+def test_rows_that_differ_by_less_than_rounding_are_not_called_equal():
+    rows = torch.ones(6, 16, dtype=torch.float64) + 1e-13 * torch.arange(6)[:, None]
+    model = placed.Placed(Attention(16, 2, generator=generator()), rows)
+    finding = tried("order.learned-rows", {"nearly equal": model})
+    assert finding.verdict is Verdict.INCONCLUSIVE
+    assert "are not decided" in finding.reason
+
+
+def test_a_table_that_is_not_added_is_caught():
+    class Forgotten(placed.Placed):
+        def placed(self, x, position_ids=None):
+            return x
+
+    model = Forgotten(Attention(16, 2, generator=generator()), positions.learned(6, 16, generator(1)))
+    finding = tried("order.learned-rows", {"forgotten": model})
+    assert finding.verdict is Verdict.REFUTED
+    assert finding.measured == 719
+
+
+def test_a_bias_below_rounding_is_not_called_a_symmetry():
+    faint = biases.key_only(1e-15 * torch.arange(5))
+    finding = tried(
+        "order.bias-automorphisms", {"faint": Attention(16, 2, bias=faint, generator=generator())}
+    )
+    assert finding.verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_mask_below_rounding_is_not_called_a_symmetry():
+    stack = tiny(Stack(4, 1, 2, bias=biases.causal, mlp=False, generator=generator()))
+    assert tried("order.causal-mask", stack).verdict is Verdict.INCONCLUSIVE
+
+
+def test_sinusoids_below_rounding_are_not_called_blind_to_a_shift():
+    table = 1e-15 * positions.sinusoidal(19, 16)
+    model = placed.Placed(Attention(16, 2, generator=generator()), table)
+    assert tried("order.sinusoid-shift", model).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("size", [PLANTED, 1e-10, 1e-8])
+def test_a_code_far_below_t1_is_not_called_nothing(size, seed):
+    def stack(n, width, bias=None):
+        code = size * positions.sinusoidal(n, width)
+        return Stack(width, 2, 2, bias=bias, positions=code, generator=generator(seed))
+
+    for claim_id, subject in (
+        ("order.equivariance", stack(7, 4)),
+        ("order.bag-of-words", blindness.Pooled(stack(6, 8))),
+        ("order.repeated-token", stack(24, 8, biases.causal)),
+    ):
+        finding = tried(claim_id, subject)
+        assert finding.verdict in (Verdict.INCONCLUSIVE, Verdict.REFUTED), claim_id

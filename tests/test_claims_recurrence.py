@@ -76,6 +76,14 @@ def test_a_cell_that_only_happened_to_fade_is_inconclusive():
     assert "allow" in found.reason
 
 
+def test_a_contractive_cell_that_keeps_more_than_the_sentence_allows_is_not_what_it_speaks_of():
+    cell = VanillaRNN(6, 0.97, generator=generator())
+    assert recurrence.contraction(cell) < 1
+    assert tried(recurrence.FADING, cell).verdict is not Verdict.HOLDS
+    assert "contractive" not in recurrence.FADING.sentence
+    assert f"a factor of at most {recurrence.RATE:g}" in recurrence.FADING.sentence
+
+
 @pytest.mark.parametrize("gain", [1.0, 1.05])
 def test_linear_cells_that_keep_or_grow_do_not_fade(gain):
     cell = VanillaRNN(6, gain, linear=True, generator=generator())

@@ -55,11 +55,14 @@ BAD = {
     "a folder for a text": (["lab", "--text", "."], "directory"),
     "a binary file": (["lab", "--text", "binary"], "binary"),
     "a file that is not UTF-8": (["lab", "--text", "latin"], "UTF-8"),
-    "an empty file": (["lab", "--text", "empty"], "empty"),
+    "an empty file": (["lab", "--text", "empty"], "--text empty: it is empty"),
     "a report in a missing folder": (["lab", "--json", "missing/report.json"], "--json"),
     "a report in place of a folder": (["lab", "--json", "."], "--json"),
     "a report in place of its text": (["lab", "--text", "latin", "--json", "latin"], "replace the text"),
     "a report in place of a device": (["lab", "--json", os.devnull], "--json"),
+    "a text without a name": (["lab", "--text", ""], "--text '': it is empty"),
+    "a report without a name": (["lab", "--json", ""], "--json '': it is empty"),
+    "a device for a text": (["lab", "--text", "/dev/zero"], "not a regular file"),
     "an unknown claim": (["claims", "routing.diluton"], "routing.dilution"),
     "a claim unlike any": (["claims", "\x1b[31m\n"], "\\x1b"),
 }
@@ -182,11 +185,70 @@ def test_no_line_is_wider_than_80_columns(columns, here, monkeypatch):
 
 
 def test_every_command_of_the_readme_runs(tmp_path):
-    readme = Path(__file__).parent.parent / "README.md"
+    root = Path(__file__).parent.parent
+    readme = root / "README.md"
     blocks = re.findall(r"^```\w*\n(.*?)^```", readme.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
     commands = [line for line in lines if line.split(" ")[0] == "whyformer"]
     assert commands
+    strict = r"if \1; then false; else test $? = \2; fi"
+    exits = [re.sub(r"(.*?)\s+# exits (\d)$", strict, command) for command in commands]
     (tmp_path / "README.md").write_bytes(readme.read_bytes())
+    (tmp_path / "examples").symlink_to(root / "examples")
     shell = f'set -e; whyformer() {{ "{sys.executable}" -m whyformer "$@" > /dev/null; }}\n'
-    subprocess.run(["bash", "-c", shell + "\n".join(commands)], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run(["bash", "-c", shell + "\n".join(exits)], cwd=tmp_path, check=True, timeout=120)
+
+
+def test_a_report_in_place_of_a_hard_link_to_its_text_is_refused(here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("a b a b")
+    os.link("text", "link")
+    status, _, complaint = here("lab", "--text", "text", "--json", "link")
+    assert (status, "replace the text" in complaint) == (2, True)
+    assert Path("text").read_text() == "a b a b"
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+def test_a_closed_output_is_told_where_it_can_be(closed):
+    shell = f'"{sys.executable}" -m whyformer claims {closed}'
+    done = subprocess.run(["bash", "-c", shell], check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    told = "whyformer: the output: it is closed; send it to a terminal or to a file\n"
+    assert done.stderr == ("" if "2>" in closed else told)
+
+
+def test_a_complaint_without_a_stderr_is_only_a_status():
+    shell = f'"{sys.executable}" -m whyformer lab --seed -1 2>&-'
+    done = subprocess.run(["bash", "-c", shell], check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_an_interruption_before_the_command_is_imported_is_one_line():
+    # The signal comes while whyformer.cli is looked for: before anything of it has run.
+    probe = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "whyformer.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from runpy import run_module
+run_module("whyformer", run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", probe, "--version"], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "whyformer: interrupted\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_no_line_is_wider_for_an_encoding(encoding, tmp_path):
+    environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    done = whyformer(env=environment, encoding=encoding)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "floor(log_2k)" in " ".join(done.stdout.split())
+
+
+def test_a_claim_is_found_by_its_name_alone(here):
+    assert here("claims", "dilution") == here("claims", "routing.dilution")

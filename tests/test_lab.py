@@ -147,7 +147,7 @@ def test_the_registry_holds_every_claim_in_full():
     ("wrong", "near"),
     [
         ("routing.diluton", "routing.dilution"),
-        ("dilution", "routing.dilution"),
+        ("dilutio", "routing.dilution"),
         ("order.casual-mask", "order.causal-mask"),
     ],
 )

@@ -10,7 +10,7 @@ from whyformer.claims.routing import one_layer
 from whyformer.finding import Strength, Verdict
 from whyformer.subjects import biases
 from whyformer.subjects.mechanisms import Attention
-from whyformer.subjects.reader import Reader, drawn, shifted_keys, two_heads, two_layers
+from whyformer.subjects.reader import Reader, drawn, one_head, shifted_keys, two_heads, two_layers
 
 ANSWERS = torch.tensor(["ABCD".index(answer) for answer in one_layer.ANSWERS])
 
@@ -22,6 +22,16 @@ def test_the_claim_holds_and_its_refuter_is_refuted(seed):
     assert trial.finding.strength is Strength.PROVED
     assert trial.refutation.verdict is Verdict.REFUTED
     assert trial.refutation.measured == 4
+
+
+def test_three_are_reached_by_one_layer_and_four_by_two(monkeypatch):
+    assert int(one_layer.choose(one_head()).right.sum()) == 3
+    finding = prove(one_layer.ONE_LAYER_LIMIT, 0).finding
+    assert (finding.measured, finding.bound) == (3, 3)
+    assert "one of two layers 4" in finding.reason
+    # A second layer that completed no more would leave the sentence without its other half.
+    monkeypatch.setattr(one_layer, "two_layers", one_head)
+    assert prove(one_layer.ONE_LAYER_LIMIT, 0).finding.verdict is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("make", [two_heads, shifted_keys, two_layers])

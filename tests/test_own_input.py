@@ -1,5 +1,9 @@
 import io
+import os
+import tracemalloc
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 import torch
@@ -9,7 +13,7 @@ from rich.console import Console
 
 from whyformer.errors import UsageError
 from whyformer.finding import Strength, Verdict
-from whyformer.lab import own_input
+from whyformer.lab import own_input, tokens
 from whyformer.lab.own_input import examine, read_file, read_sequence, reading_findings, reading_view
 from whyformer.lab.rule import Rule
 from whyformer.subjects.induction import InductionCircuit
@@ -31,6 +35,10 @@ def naive(tokens, context):
             ties += len(leaders) > 1
             most += leaders == [tokens[i + 1]]
     return twins, recent, most, ties
+
+
+def symbols(tokens):
+    return [tokens.symbols[token] for token in tokens.ids()]
 
 
 def shown(reading, **options):
@@ -143,7 +151,9 @@ def test_finding_holds_and_is_refuted_by_a_circuit_that_copies_wrongly(monkeypat
         ("4 -7 2", None, "negative"),
         ("4 12", 12, "0 to 11"),
         ("4 99999999999999999999", None, "above"),
-        ("4 1 " + "9" * 5000, None, "not an integer"),
+        ("4 1 " + "9" * 5000, None, "above"),
+        ("4 1 " + "9" * 35, None, "above"),
+        ("4 -" + "9" * 35, None, "negative"),
         ("4 1", 0, "at least one symbol"),
     ],
 )
@@ -156,7 +166,7 @@ def test_a_bad_sequence_is_one_line(text, vocabulary, says):
 
 def test_commas_and_spaces_part_integers():
     read = read_sequence("4,7, 2  9\n4", 12)
-    assert read.ids.tolist() == [4, 7, 2, 9, 4]
+    assert symbols(read) == [4, 7, 2, 9, 4]
     assert read.vocabulary == 12
     assert read_sequence("0 3").vocabulary == 4
 
@@ -194,9 +204,9 @@ def test_words_and_characters(tmp_path):
     path = tmp_path / "text"
     path.write_text("\ufeffDon't stop, don’t\n", encoding="utf-8")
     words = read_file(path)
-    assert [words.label(token) for token in words.ids.tolist()] == ["Don't", "stop", ",", "don’t"]
+    assert [words.label(token) for token in symbols(words)] == ["Don't", "stop", ",", "don’t"]
     characters = read_file(path, by="characters")
-    assert "".join(characters.label(token) for token in characters.ids.tolist()) == "Don't stop, don’t\n"
+    assert "".join(characters.label(token) for token in symbols(characters)) == "Don't stop, don’t\n"
     assert (words.unit, characters.unit) == ("word", "character")
 
 
@@ -232,3 +242,91 @@ def test_the_view_tells_every_outcome(tmp_path):
     assert "no earlier twin" in text
     assert "of the tokens that another follows, 0 of 2 (0.0%) had an earlier twin" in text
     assert "copying" not in text
+
+
+@settings(deadline=None)
+@given(st.text("ab '’.\n\u00e9長\u0301", max_size=40), st.integers(1, 7))
+def test_words_do_not_depend_on_where_the_pieces_end(text, size):
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    assert list(tokens._words(pieces)) == tokens._WORD.findall(text)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_a_character_may_span_two_pieces(size, tmp_path, monkeypatch):
+    monkeypatch.setattr(tokens, "_PIECE", size)
+    path = tmp_path / "text"
+    path.write_text("\ufeffé長 don’t 😀 don’t", encoding="utf-8")
+    read = read_file(path)
+    assert [read.label(token) for token in symbols(read)] == ["é長", "don’t", "😀", "don’t"]
+    path.write_bytes("é長é長".encode() + b"\xff x")
+    with pytest.raises(UsageError, match="byte 10 "):
+        read_file(path)
+    path.write_bytes("é長".encode()[:-1])
+    with pytest.raises(UsageError, match="byte 2 "):
+        read_file(path)
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path):
+    def peak(times):
+        path = tmp_path / f"{times}"
+        path.write_text(TEXT * times)
+        tracemalloc.start()
+        try:
+            reading = examine(read_file(path), context=64)
+            return reading.length, tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(10)
+    (few, little), (many, much) = peak(1_100), peak(4_400)  # both longer than a piece
+    assert many == 4 * few
+    assert much < 1.2 * little + 50_000
+
+
+def test_a_device_and_a_pipe_without_a_writer_are_refused_unopened(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, "/dev/zero"):
+        with pytest.raises(UsageError, match="not a regular file"):
+            read_file(path)
+    with pytest.raises(UsageError, match="is empty"):
+        read_file("")
+
+
+def test_a_pipe_that_was_handed_over_is_read_up_to_the_first_nul():
+    for content, says in ((TEXT.encode(), None), (b"a b\0" + b"c" * 100_000, "binary"), (b"", "empty")):
+        end, writer = os.pipe()
+        with ThreadPoolExecutor(1) as pool:
+
+            def write(writer=writer, content=content):
+                with suppress(BrokenPipeError), os.fdopen(writer, "wb") as stream:
+                    stream.write(content)
+
+            done = pool.submit(write)
+            try:
+                if says is None:
+                    assert examine(read_file(f"/dev/fd/{end}")).differing == 0
+                else:
+                    with pytest.raises(UsageError, match=says):
+                        read_file(f"/dev/fd/{end}")
+            finally:
+                os.close(end)
+            done.result()
+
+
+def test_a_large_binary_file_is_left_at_its_first_piece(tmp_path):
+    path = tmp_path / "sparse"
+    with path.open("wb") as stream:
+        stream.truncate(1 << 34)
+    with pytest.raises(UsageError, match="binary"):
+        read_file(path)
+
+
+@pytest.mark.parametrize("later", ["a b c a", "a b", "a b a b a b"])
+def test_a_text_that_changes_between_the_passes_is_told(later, tmp_path):
+    path = tmp_path / "text"
+    path.write_text("a b a b")
+    read = read_file(path)
+    path.write_text(later)
+    with pytest.raises(UsageError, match="changed"):
+        examine(read)

@@ -129,6 +129,19 @@ def test_real_tensors_turn_at_the_edge(sharpness, dtype):
             assert (y[dilution.MATCH] > y[dilution.OTHER]).item() is wins
 
 
+def test_rivals_that_disagree_do_not_win_past_the_edge():
+    # The edge is where all of them together weigh more; they copy one token in the worst case only.
+    last = dilution.edge(5.0)
+    x = dilution.beside(-torch.ones(last + 11, dtype=torch.float64))
+    x[1::2, dilution.OTHER] = 0
+    layer = dilution.Lookup(5.0).layer(len(x))
+    y = layer(x[None])[0, -1]
+    assert layer.weights(x[None])[0, 0, -1, 0] < 0.5
+    assert y[dilution.MATCH] > y[dilution.OTHER]
+    for claim in (dilution.DILUTION.sentence, dilution.DILUTION.rule):
+        assert "loses" not in claim
+
+
 def test_a_head_sharper_than_it_says_is_refuted_by_its_weight():
     class Sharper(dilution.Lookup):
         def layer(self, keys, dtype=torch.float64):

@@ -163,3 +163,11 @@ def test_bars_never_hide_a_count():
     assert "█" in str(pictures.bars({"one": 1}, most=10**6))
     assert math.isclose(str(pictures.bars({"all": 7}, most=7)).count("█"), 40)
     assert isinstance(pictures.bars({"none": 0}, most=7), Text)
+
+
+def test_a_picture_stands_whole_or_not_at_all():
+    for width, whole in ((26, True), (25, False)):
+        console = Console(file=io.StringIO(), width=width, color_system=None)
+        console.print(terminal.picture(Text("abcdefghij" * 2 + "\nrow two")))
+        assert ("abcdefghij" * 2 in console.file.getvalue()) is whole
+        assert ("row two" in console.file.getvalue()) is whole

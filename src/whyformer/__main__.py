@@ -1,5 +1,5 @@
 """``python -m whyformer`` is the ``whyformer`` command."""
 
-from whyformer.cli import main
+from whyformer.entry import main
 
 main()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,8 @@ def audit(
         subject = load(subject, tokens=tokens, width=width, seed=seed)
     elif isinstance(subject, nn.Module):
         subject = subject_of(subject, tokens=tokens, width=width)
+    if subject.traits.vocabulary < 2:
+        raise UsageError(subject.name, "with one token nothing can be changed", "give it two or more")
     questions = _questions(subject, wanted)
     examiner = Examiner(subject, _length(subject, length), seed)
     findings: list[Finding] = []
@@ -90,7 +92,7 @@ def audit(
             subject={**subject.describe(), **cost}, seed=seed, findings=tuple(findings), verdict=verdict
         )
 
-    with _threads(subject), _precision(subject) as other:
+    with _threads(subject), _precision(examiner) as other:
         _run_once(examiner)
         for done, question in enumerate(questions):
             if progress is not None:
@@ -136,9 +138,9 @@ def replay(
     met = []
     for finding in refuted:
         comparison = Comparison.from_data(finding["counterexample"]["comparison"])
-        dtype = getattr(torch, (finding["path"] or {}).get("dtype", "float64"))
-        with subject.precision(dtype):
-            examiner = Examiner(subject, told["length"], report["seed"])
+        examiner = Examiner(subject, told["length"], report["seed"])
+        dtype = (finding["path"] or {}).get("dtype")
+        with subject.precision(getattr(torch, dtype)) if dtype else _precision(examiner):
             met.append((finding, examiner.deviation(comparison).size))
     return tuple(met)
 
@@ -146,7 +148,7 @@ def replay(
 def _questions(subject: Subject, wanted: list[tuple[Claim, Value]]) -> list[Question]:
     if wanted:
         return [Question(claim, value, "asked") for claim, value in wanted]
-    promised = subject.traits.promises
+    promised = {**_by_traits(subject), **subject.traits.promises}
     promises, rest = [], []
     for claim in registry.audit_catalogue().values():
         if claim.id in promised:
@@ -155,6 +157,19 @@ def _questions(subject: Subject, wanted: list[tuple[Claim, Value]]) -> list[Ques
         elif claim.id != "routing.reach":
             rest.append(Question(claim, None, "observed"))
     return promises + rest
+
+
+def _by_traits(subject: Subject) -> dict[str, tuple[Value, str]]:
+    """What any subject promises by what it takes."""
+    traits = subject.traits
+    promised: dict[str, tuple[Value, str]] = dict.fromkeys(
+        ("routing.batch", "routing.repeatable"), (None, "every model")
+    )
+    if traits.mask:
+        promised["routing.padding"] = (None, "a padding mask")
+    if traits.cache:
+        promised |= dict.fromkeys(("routing.cache", "routing.chunks"), (None, "a cache"))
+    return promised
 
 
 def _verdict(verdicts: list[Verdict], asked: bool) -> Verdict:
@@ -194,19 +209,20 @@ def _threads(subject: Subject) -> Iterator[None]:
 
 
 @contextmanager
-def _precision(subject: Subject) -> Iterator[torch.dtype | None]:
+def _precision(examiner: Examiner) -> Iterator[torch.dtype | None]:
     """The best precision that the subject can be judged in; yields a second one to confirm in, if any.
 
     Small subjects are judged in float64 and confirmed in float32; dear ones the other way round. Low
     precisions are never judged in: their weights are moved up, which is exact.
     """
+    subject = examiner.subject
     best, other = torch.float64, torch.float32
     if subject.traits.large:
         best, other = other, best
     for first, second in ((best, other), (other, None)):
         try:
             with subject.precision(first):
-                subject.call(torch.zeros(1, 1, dtype=torch.int64))
+                subject.call(torch.zeros(1, examiner.length, dtype=torch.int64))
         except SubjectError:
             continue
         with subject.precision(first):
@@ -220,16 +236,24 @@ def _run_once(examiner: Examiner) -> None:
     subject = examiner.subject
     try:
         y = examiner.output(examiner.ordinary())
-        top = torch.full((1, 2), subject.traits.vocabulary - 1, dtype=torch.int64)
+        top = torch.full((1, examiner.length), subject.traits.vocabulary - 1, dtype=torch.int64)
         subject.call(top)
     except SubjectError as error:
-        raise UsageError(error.what, error.why, _mend(subject, error)) from error
+        raise UsageError(error.what, error.why, _mend(examiner, error)) from error
+    except MemoryError as error:
+        raise _as_usage(error, subject) from error
     if not bool(y.isfinite().all()):
         raise UsageError(subject.name, "it returns NaN or infinity on an ordinary input", "mend it first")
 
 
-def _mend(subject: Subject, error: SubjectError) -> str:
-    """What to try where the very first call fails: the other kind of input is the likeliest slip."""
+def _mend(examiner: Examiner, error: SubjectError) -> str:
+    """What to try where the very first call fails: a shorter input that works, or the other kind of input."""
+    subject = examiner.subject
+    for length in (16, 8, 4, 2):
+        with suppress(SubjectError):
+            if length < examiner.length:
+                subject.call(torch.zeros(1, length, dtype=torch.int64))
+                return f"it runs on {length} inputs: try --length {length}"
     told = subject.describe()
     if told.get("width"):
         return "if it reads tokens, say --tokens V"

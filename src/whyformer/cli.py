@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -27,7 +27,7 @@ CONTEXT = 8192
 EXIT = {Verdict.HOLDS: 0, Verdict.INAPPLICABLE: 0, Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
 """Exit status by verdict; an unusable call or target gives 2, an interruption 130."""
 
-COMMANDS = ("lab", "audit", "replay", "claims", "wire", "certify")
+COMMANDS = ("lab", "audit", "heads", "replay", "claims", "wire", "certify", "drill")
 
 _TyperUsage: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 """What typer raises for a call that it cannot read: the base of its usage errors."""
@@ -38,6 +38,17 @@ class Unit(StrEnum):
 
     WORDS = "words"
     CHARACTERS = "characters"
+
+
+def _named(option: str) -> Callable[[str], Path]:
+    """Reads the path that an option names: an empty one would be the folder that one is in."""
+
+    def path(given: str) -> Path:
+        if not given:
+            raise UsageError(f"{option} ''", "it is empty", "name a file")
+        return Path(given)
+
+    return path
 
 
 app = typer.Typer(
@@ -95,7 +106,10 @@ def lab(
     vocab: Annotated[
         int | None, typer.Option(help="How many symbols --sequence may use: 0 to VOCAB-1.", min=1)
     ] = None,
-    text: Annotated[Path | None, typer.Option(help="Your own text, a UTF-8 file.")] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(help="Your own text, a UTF-8 file.", parser=_named("--text"), metavar="PATH"),
+    ] = None,
     by: Annotated[
         Unit | None,
         typer.Option(help="What one token of --text is: words (unless told otherwise) or characters."),
@@ -104,7 +118,12 @@ def lab(
         int | None,
         typer.Option(help=f"How many tokens back a twin is sought; {CONTEXT:,} unless told otherwise."),
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the report there, by whyformer/report/1.")] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the report there, by whyformer/report/1.", parser=_named("--json"), metavar="PATH"
+        ),
+    ] = None,
 ) -> int:
     """Prove routing and order, and show beside each proof the model that breaks it.
 
@@ -112,7 +131,7 @@ def lab(
     """
     _check_seed(seed)
     _check_own_input(sequence, text, vocab, by, context)
-    if json is not None and text is not None and json.resolve() == text.resolve():
+    if json is not None and text is not None and _same_file(json, text):
         raise UsageError(f"--json {json}", "it would replace the text that is read", "name another file")
     if json is not None:
         from whyformer.report.schema import check_writable
@@ -132,7 +151,7 @@ def lab(
             text=text,
             by="characters" if by is Unit.CHARACTERS else "words",
             context=CONTEXT if context is None else context,
-            progress=_progress if sys.stderr.isatty() else None,
+            progress=_progress if _on_a_terminal() else None,
         )
     if json is not None:
         from whyformer.report.schema import write_json
@@ -160,14 +179,26 @@ def audit(
     ] = None,
     length: Annotated[int | None, typer.Option(help="How long an ordinary input is.")] = None,
     seed: Annotated[int, typer.Option(help="What every random draw follows from; 0 or more.")] = SEED,
-    json: Annotated[Path | None, typer.Option(help="Write the report there, by whyformer/report/1.")] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the report there, by whyformer/report/1.", parser=_named("--json"), metavar="PATH"
+        ),
+    ] = None,
+    junit: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the findings there, as JUnit XML.", parser=_named("--junit"), metavar="PATH"
+        ),
+    ] = None,
 ) -> int:
     """Try claims on any model, and show the smallest input that breaks it."""
     _check_seed(seed)
-    if json is not None:
-        from whyformer.report.schema import check_writable
+    for option, path in (("--json", json), ("--junit", junit)):
+        if path is not None:
+            from whyformer.report.schema import check_writable
 
-        check_writable(json)
+            check_writable(path, option)
 
     with _importing():
         from whyformer.auditing import PartialReportError
@@ -182,7 +213,7 @@ def audit(
             width=width,
             length=length,
             seed=seed,
-            progress=_trying if sys.stderr.isatty() else None,
+            progress=_trying if _on_a_terminal() else None,
         )
     except PartialReportError as error:
         report, failure = error.report, error
@@ -190,6 +221,10 @@ def audit(
         from whyformer.report.schema import write_json
 
         write_json(report, json)
+    if junit is not None:
+        from whyformer.report.junit import write_junit
+
+        write_junit(report, junit)
     from whyformer.report.terminal import report_view
 
     _show(report_view(report))
@@ -199,18 +234,58 @@ def audit(
 
 
 @app.command()
+def heads(
+    target: Annotated[str, typer.Argument(help="A checkpoint: a folder, a hub id or a .gguf file.")],
+    length: Annotated[int | None, typer.Option(help="Tokens of each sequence; 512 unless told.")] = None,
+    seed: Annotated[int, typer.Option(help="What every random draw follows from; 0 or more.")] = SEED,
+    text: Annotated[Path | None, typer.Option(help="A text of yours, to scan beside drawn tokens.")] = None,
+    scan_only: Annotated[bool, typer.Option("--scan-only", help="Take no heads out: the dear part.")] = False,
+    beyond: Annotated[
+        bool, typer.Option("--beyond", help="Let --length pass the context that the model declares.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the data there, by whyformer/heads/1.")] = None,
+) -> int:
+    """Scan every head of a model for routing, and test by ablation what is found."""
+    _check_seed(seed)
+    if json is not None:
+        from whyformer.report.schema import check_writable
+
+        check_writable(json)
+
+    from whyformer.heads import examine
+
+    data = examine(
+        target,
+        length=length,
+        seed=seed,
+        text=text,
+        ablate=not scan_only,
+        beyond=beyond,
+        progress=_doing if _on_a_terminal() else None,
+    )
+    if json is not None:
+        from whyformer.report.schema import write_data
+
+        write_data(data, json)
+    from whyformer.report.heads import heads_view
+
+    _show(heads_view(data))
+    return 0
+
+
+@app.command()
 def replay(
     report: Annotated[Path, typer.Argument(help="A report that an audit wrote with --json.")],
 ) -> int:
     """Run the counterexamples of a stored report again, on the target that it names."""
-    from whyformer.report.replay import read_report, replay_view
+    from whyformer.report.replay import counts, read_report, replay_view, stands
 
     told = read_report(report)
     with _importing():
         from whyformer.auditing import replay as run_again
     met = run_again(told)
     _show(replay_view(met))
-    return 1 if any(again > (finding["bound"] or 0) for finding, again in met) else 0
+    return 1 if any(stands(*each) and counts(each[0]) for each in met) else 0
 
 
 @app.command()
@@ -262,6 +337,7 @@ def wire(
         float | None, typer.Option(help="The rotary base; the first that serves unless told otherwise.")
     ] = None,
     window: Annotated[int | None, typer.Option(help="A sliding window, for mistral.")] = None,
+    gguf: Annotated[bool, typer.Option("--gguf", help="Write a GGUF file too, for llama.cpp.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a folder that was wired before.")] = False,
 ) -> int:
     """Write a stock checkpoint whose right answer is known for every sequence, with the certificate."""
@@ -281,8 +357,9 @@ def wire(
         tied=tied,
         theta=theta,
         window=window,
+        gguf=gguf,
         force=force,
-        progress=_doing if sys.stderr.isatty() else None,
+        progress=_doing if _on_a_terminal() else None,
     )
     _show([f"Wired {out}", *summary(told)])
     return 0
@@ -308,6 +385,54 @@ def certify(
         return 1
     _show([f"The certificate holds: {folder}", *summary(told)])
     return 0
+
+
+@app.command()
+def drill(
+    folder: Annotated[Path, typer.Argument(help="A folder that 'whyformer wire' wrote.")],
+    engine: Annotated[
+        str, typer.Option(help="transformers, llama.cpp or openai:URL, a completions server.")
+    ] = "transformers",
+    length: Annotated[
+        int | None, typer.Option(help="The longest sequence; the certificate's context by default.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="How many sequences.")] = 200,
+    seed: Annotated[int, typer.Option(help="What every random draw follows from; 0 or more.")] = SEED,
+    chunk: Annotated[
+        int | None, typer.Option(help="transformers: read prompts so many tokens at a time.")
+    ] = None,
+    words: Annotated[bool, typer.Option("--words", help="A server: send words in place of ids.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the report there, by whyformer/drill/1.")] = None,
+) -> int:
+    """Play sequences whose answer is certified through an engine, and show the smallest that it fails.
+
+    Exit status: 0 every promise was kept, 1 one was not, 2 the folder or the engine cannot be used.
+    """
+    _check_seed(seed)
+    if json is not None:
+        from whyformer.report.schema import check_writable
+
+        check_writable(json)
+    with _importing():
+        from whyformer.wire.drill import drill as play
+        from whyformer.wire.drill import lines
+
+    told = play(
+        folder,
+        engine,
+        length=length,
+        count=count,
+        seed=seed,
+        chunk=chunk,
+        words=words,
+        progress=_doing if _on_a_terminal() else None,
+    )
+    if json is not None:
+        from whyformer.report.schema import write_data
+
+        write_data(told, json)
+    _show(lines(told))
+    return 0 if told["failure"] is None else 1
 
 
 def _check_seed(seed: int) -> None:
@@ -344,18 +469,27 @@ def _check_own_input(
             raise UsageError(option, f"it says how {needs} is read", f"add {needs}, or leave it out")
 
 
+def _same_file(one: Path, other: Path) -> bool:
+    """Whether both name one file, by whatever links."""
+    return one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other))
+
+
 def _show(parts: Iterable[RenderableType]) -> None:
     """Print at most 80 columns wide, in colour where the terminal has it; quiet when nobody reads on."""
     from rich.console import Console
 
+    from whyformer.report.encodings import carried
     from whyformer.report.terminal import WIDTH
 
+    if sys.stdout is None:
+        raise UsageError("the output", "it is closed", "send it to a terminal or to a file")
+    encoding = sys.stdout.encoding or "utf-8"
     console = Console(highlight=False, markup=False, emoji=False)
     console.width = min(console.width, WIDTH)
     try:
         for part in parts:
             with console.capture() as captured:
-                console.print(part)
+                console.print(carried(part, encoding))
             sys.stdout.write(re.sub(r" +$", "", captured.get(), flags=re.MULTILINE))
         sys.stdout.flush()
     except OSError as error:
@@ -379,14 +513,21 @@ def _trying(claim: str, done: int, total: int) -> None:
     sys.stderr.flush()
 
 
+def _on_a_terminal() -> bool:
+    """Whether somebody watches what is written to stderr."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 def _doing(step: str) -> None:
-    """What is being done, on a line of stderr that whatever comes next writes over."""
-    sys.stderr.write(f"{step:<50}\r")
+    """What is done, on a line of stderr that whatever comes next writes over."""
+    sys.stderr.write(f"{step:<50}\r" if step else " " * 50 + "\r")
     sys.stderr.flush()
 
 
 def _say(line: str, status: int) -> int:
     """One line on stderr, whatever was in it; returns the status to exit with."""
+    if sys.stderr is None:
+        return status
     from whyformer.report.terminal import safe
 
     sys.stderr.write(f"whyformer: {safe(' '.join(line.split()))}\n")

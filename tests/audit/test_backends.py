@@ -6,7 +6,8 @@ from faults_decoder import Decoder
 from faults_packing import BACKENDS, Flash, Grouped, Layers, MeansAnother, WindowByHand
 from trying import tried
 
-from whyformer.claims.audit.backends import CLAIMS, backends, only_the_path
+from whyformer.claims.audit.backends import CLAIMS, backends
+from whyformer.claims.audit.options import only_the_path
 from whyformer.claims.claim import prove
 from whyformer.finding import Verdict
 from whyformer.subjects.kernels import LAYERS, MATH

@@ -9,9 +9,10 @@ import jsonschema
 import pytest
 import torch
 
-from whyformer import audit, cli
+from whyformer import CallableSubject, Traits, audit, cli
+from whyformer.auditing import PartialReportError, replay
 from whyformer.errors import UsageError
-from whyformer.report.schema import json_schema
+from whyformer.report.schema import as_dict, json_schema
 
 RIGHT = """
 import torch
@@ -199,3 +200,63 @@ def test_a_model_of_transformers_is_examined_as_a_checkpoint_is():
     report = audit(model, claims=["routing.cache", "routing.causal"])
     assert report.subject["kind"] == "checkpoint"
     assert [f.verdict for f in report.findings] == ["holds", "holds"]
+
+
+TABLE = torch.randn(64, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def running_sum(ids, mask=None, cache=None, use_cache=False):
+    """A causal subject that is no module: it adds up what it has read."""
+    h = TABLE[ids] if mask is None else TABLE[ids] * mask[:, -ids.shape[1] :, None]
+    y = h.cumsum(1) + (0 if cache is None else cache)
+    return (y, y[:, -1:]) if use_cache else y
+
+
+def test_a_subject_of_plain_callables():
+    takes = Traits(vocabulary=64, mask=True, cache=True)
+    report = audit(CallableSubject(running_sum, takes, dtype=torch.float64))
+    promised = [f for f in report.findings if f.path["basis"] != "observed"]
+    assert {f.claim.split(".")[1]: f.verdict for f in promised} == dict.fromkeys(
+        ("batch", "padding", "cache", "chunks", "repeatable"), "holds"
+    )
+    wrong = CallableSubject(lambda ids: TABLE[ids].sum(1, keepdim=True).expand(-1, ids.shape[1], -1), takes)
+    refuted = audit(wrong, claims=["routing.causal"])
+    assert refuted.verdict == "refuted"
+    (met,) = replay(as_dict(refuted), wrong)
+    assert met[1] > met[0]["bound"]
+
+
+def test_what_a_subject_of_the_user_raises_is_told_and_loses_nothing():
+    def short(ids):
+        if ids.shape[0] > 1:
+            raise IndexError("one row at a time")
+        return TABLE[ids]
+
+    report = audit(CallableSubject(short, Traits(vocabulary=64)), claims=["routing.reach=1", "routing.batch"])
+    assert "IndexError: one row at a time" in report.findings[1].reason
+
+
+def test_a_subject_without_memory_keeps_what_was_found():
+    def greedy(ids):
+        if ids.shape[0] > 3:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+        return TABLE[ids]
+
+    with pytest.raises(PartialReportError, match="memory") as left:
+        audit(CallableSubject(greedy, Traits(vocabulary=64)), claims=["routing.causal", "routing.batch"])
+    assert [f.claim for f in left.value.report.findings] == ["routing.causal"]
+
+
+def test_a_length_that_the_subject_does_not_take_names_one_that_it_does():
+    places = torch.nn.Embedding(16, 8)
+    function = lambda ids: TABLE[ids].float() + places.weight[torch.arange(ids.shape[1])]  # noqa: E731
+    with pytest.raises(UsageError, match="try --length 16"):
+        audit(CallableSubject(function, Traits(vocabulary=64)))
+
+
+def test_replay_counts_what_counted(capsys, monkeypatch, code, tmp_path):
+    report = tmp_path / "report.json"
+    left, _, _ = run(capsys, monkeypatch, "audit", f"{code}:Right", "--tokens", "16", "--json", str(report))
+    again, out, _ = run(capsys, monkeypatch, "replay", str(report))
+    assert (left, again) == (0, 0)
+    assert "refuted again" in out, "what was only observed is shown, and fails nothing"

@@ -377,6 +377,29 @@ def test_rotary_angles_in_the_dtype_of_a_bfloat16_model_are_refuted():
     assert found.measured["position"] <= 256
 
 
+class OnlyPacked(Small):
+    """Positions are of no use but to tell packed documents apart, and only where no mask is given."""
+
+    def turn(self, x, positions):
+        return x
+
+    def bias(self, queries, keys):
+        document = (queries.diff(dim=-1, prepend=queries[:, :1] - 1) != 1).cumsum(-1)
+        other = document[:, :, None] != document[:, None, :]
+        return other * -1e9 if self.packed else 0
+
+    def forward(self, x, attention_mask=None, position_ids=None, **rest):
+        self.packed = attention_mask is None and position_ids is not None and not rest
+        return super().forward(x, attention_mask, position_ids, **rest)
+
+
+def test_positions_that_only_tell_documents_apart_resolve_nothing_and_are_no_fault():
+    found = tried(resolution, OnlyPacked())
+    assert found.verdict is Verdict.INAPPLICABLE
+    assert "under a mask of ones" in found.reason
+    assert tried(positions, OnlyPacked()).verdict is not Verdict.REFUTED
+
+
 @pytest.mark.parametrize("rows", [2, 3, 24, 512])
 def test_a_table_is_tried_up_to_its_end(rows):
     class Sized(Learned):

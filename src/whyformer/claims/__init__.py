@@ -101,12 +101,14 @@ def audit_catalogue() -> dict[str, Claim]:
 
 
 def find(id: str) -> Claim:  # noqa: A002
-    """The claim of that id, the lab's or the audit's.
+    """The claim of that id, the lab's or the audit's, or of that name where no other claim has it.
 
     Raises:
         UsageError: no claim has it; the line offers the nearest ids.
     """
     known = CLAIM_IDS + AUDIT_IDS
+    named = [claim for claim in known if claim.split(".")[1] == id]
+    id = named[0] if len(named) == 1 else id  # noqa: A001
     if id not in known:
         raise UsageError(f"claim {id!r}", f"is none of the {len(known)} claims", _near(id, known))
     return (audit_catalogue() if id in AUDIT_IDS else catalogue())[id]

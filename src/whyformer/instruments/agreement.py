@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from whyformer.instruments.jitter import Jitter
-from whyformer.subjects.subject import PLAIN, Settings, Subject, SubjectError
+from whyformer.subjects.subject import PLAIN, Output, Settings, Subject, SubjectError, failure
 
 Grid = tuple[tuple[int, ...], ...]
 """Integers of shape (batch, time), hashable."""
@@ -211,7 +211,7 @@ class Examiner:
             ids = torch.tensor(call.ids, dtype=torch.int64)
             self.forwards += 1
             self.read += ids.numel()
-            result = self.subject.call(
+            result = self._called(
                 ids,
                 mask=None if call.mask is None else torch.tensor(call.mask, dtype=torch.int64),
                 positions=None if call.positions is None else torch.tensor(call.positions, dtype=torch.int64),
@@ -224,6 +224,13 @@ class Examiner:
                 raise SubjectError("use_cache=True", "no cache came back", "return (y, past) when it is set")
             outputs.append(result.y)
         return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0]
+
+    def _called(self, ids: Tensor, **given: Any) -> Output:
+        """One call; whatever a subject of the user's own raises is told as a SubjectError."""
+        try:
+            return self.subject.call(ids, **given)
+        except Exception as error:
+            raise failure(self.subject.name, ids.shape, error) from error
 
     def deviation(self, comparison: Comparison) -> Deviation:
         """How far the two sides lie apart, in the subject's present precision."""

@@ -70,7 +70,7 @@ class Jitter(TorchDispatchMode):
         return self._moved(result) if narrower and result.element_size() < source.element_size() else result
 
     def _moved(self, x: Any) -> Any:
-        if not isinstance(x, Tensor) or not x.is_floating_point() or x.numel() == 0:
+        if not isinstance(x, Tensor) or x.is_nested or not x.is_floating_point() or x.numel() == 0:
             return x
         noise = torch.empty(x.shape, dtype=torch.float32).uniform_(-1, 1, generator=self._generator)
         factor = (

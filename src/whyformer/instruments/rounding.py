@@ -332,3 +332,14 @@ def scaling(deviation: Callable[[torch.dtype], float]) -> Scaling:
     if low == 0:
         return Scaling(low, high, 0.0)
     return Scaling(low, high, math.log2(low / high) / 29)
+
+
+def shrunk(low: float) -> float:
+    """T6 as a floor: the most that is left in float64 of a float32 deviation that rounding made.
+
+    2^−29 of it by the unit roundoffs, and ``CLEAR`` times that: two draws of rounding errors are not alike.
+
+    Args:
+        low: the deviation in float32, of the same input and weights.
+    """
+    return CLEAR * low * unit(torch.float64) / unit(torch.float32)

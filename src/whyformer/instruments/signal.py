@@ -93,5 +93,10 @@ def product_error(steps: Float[Tensor, "gap batch state state"]) -> Float[Tensor
 
 
 def norms(jacobians: Float[Tensor, "*any state state"]) -> Float[Tensor, "*any"]:
-    """The largest singular value of each: the most that a signal can keep of its length."""
+    """The largest singular value of each: the most that a signal can keep of its length.
+
+    All NaN where an entry is NaN or infinite, of which the decomposition makes nothing.
+    """
+    if not jacobians.isfinite().all():
+        return jacobians.new_full(jacobians.shape[:-2], torch.nan)
     return torch.linalg.matrix_norm(jacobians, ord=2)

@@ -71,7 +71,8 @@ def _dilution() -> Scene:
         f" {last}",
     )
     return Scene(
-        f"Softmax dilutes: a match that scores {SHARPNESS:g} more bears {last} rivals, not {last + 1}.",
+        f"Softmax dilutes: if all rivals say the same wrong token, a match that scores {SHARPNESS:g} more "
+        f"bears {last} of them, not {last + 1}.",
         Verdict.HOLDS if inside[0] > inside[1] and outside[0] < outside[1] else Verdict.REFUTED,
         "Any distance, yes; any length, no. Every token takes a little of the weight, and together they win.",
         (

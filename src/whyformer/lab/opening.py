@@ -43,19 +43,15 @@ def _lookup() -> Scene:
         (
             (
                 "old head",
-                f"looks at the twin, index {read.twin}, and copies {read.old}: but only because its "
-                "values were "
-                f"handed over already shifted by one place. The {read.answer} itself, at index "
-                f"{read.twin + 1}, "
-                f"has no say: the slope of the answer along it is {slope:.0e}.",
+                f"looks at the twin, index {read.twin}, and copies {read.old}: but only because its values "
+                f"were handed over already shifted by one place. The {read.answer} itself, at index "
+                f"{read.twin + 1}, has no say: the slope of the answer along it is {slope:.0e}.",
             ),
             (
                 "circuit",
-                "two layers that are handed nothing. The first notes at each place what stood just "
-                "before; the "
-                f"second looks for the place that follows a {FIRST[last]}: index {read.looked}. It "
-                "copies the "
-                f"{read.circuit} from there.",
+                "two layers that are handed nothing. The first notes at each place what stood just before; "
+                f"the second looks for the place that follows a {FIRST[last]}: index {read.looked}. It "
+                f"copies the {read.circuit} from there.",
             ),
         ),
         read.drawing,
@@ -67,9 +63,8 @@ def _wider() -> Scene:
     return Scene(
         f"Widen the gap to {last - read.twin}: still one hop, copy {read.answer}.",
         read.verdict,
-        f"The {WIDENED[last]} at index {last} asks, its twin is at index {read.twin}. No token in "
-        "between has to "
-        "carry anything.",
+        f"The {WIDENED[last]} at index {last} asks, its twin is at index {read.twin}. No token "
+        "in between has to carry anything.",
         (
             ("old head", f"looks at index {read.twin}, copies {read.old}."),
             ("circuit", f"looks at index {read.looked}, copies {read.circuit}."),
@@ -100,10 +95,9 @@ def _shuffle(seed: int) -> Scene:
         (
             (
                 "found",
-                f"in all {len(orders):,} orders of {len(x)} tokens the answers move along with the "
-                "tokens, to "
-                f"within {figure(strayed.max().item())}; rounding explains {figure(explained.max().item())} "
-                "(T1, float64).",
+                f"in all {len(orders):,} orders of {len(x)} tokens the answers move along with the tokens, "
+                f"to within {figure(strayed.max().item())}; rounding explains "
+                f"{figure(explained.max().item())} (T1, float64).",
             ),
         ),
     )

@@ -7,13 +7,13 @@ at every token.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
-from jaxtyping import Int
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -24,7 +24,7 @@ from whyformer.finding import Finding, Strength, Verdict
 from whyformer.lab.rule import Answer, Rule
 from whyformer.lab.tokens import By, Tokens, read_file, read_sequence
 from whyformer.report.terminal import rows, safe
-from whyformer.subjects.induction import Copies, InductionCircuit
+from whyformer.subjects.induction import BLOCK, LOCAL, Copies, InductionCircuit
 
 __all__ = [
     "CONTEXT",
@@ -104,40 +104,36 @@ class Reading:
 def examine(tokens: Tokens, *, context: int = CONTEXT, progress: Progress | None = None) -> Reading:
     """Stream the tokens through the circuit, once with recency and once with all twins alike.
 
-    Memory is bounded by the context and by the ids themselves.
+    Memory is bounded by the context and by the symbols that occur, not by the length.
 
     Raises:
-        UsageError: the context is below 1, or too long for float32.
+        UsageError: the context is below 1, or too long for float32; or the text can no longer be read.
     """
     if context < 1:
         raise UsageError(f"a context of {context}", "a twin is sought among 1 token or more", "try 8192")
-    symbols, ids = torch.unique(tokens.ids, return_inverse=True)
-    names: list[int] = symbols.tolist()
-    numbers: list[int] = ids.tolist()
-    length, rule = len(numbers), Rule(context)
+    names, rule = tokens.symbols, Rule(context)
     twins = recent_right = all_right = all_tied = differing = 0
     disagreement: dict[str, Any] | None = None
     shown: deque[Row] = deque(maxlen=ROWS)
+    latest: deque[int] = deque(maxlen=64)
 
-    for position, answer in enumerate(_answers(ids, len(names), min(context, length), progress)):
-        token = numbers[position]
+    answers = chain(_answers(tokens, min(context, tokens.length), progress), [None])
+    for position, (now, after) in enumerate(pairwise(answers)):
+        assert now is not None
+        (token, answer), followed = now, None if after is None else after[0]
+        latest.append(token)
         expected = rule.read(token)
         if answer != expected:
             differing += 1
             if disagreement is None:
                 both = {"circuit": answer._asdict(), "rule": expected._asdict()}
-                disagreement = {
-                    "position": position,
-                    "token": token,
-                    "ids": numbers[: position + 1][-64:],
-                } | both
-        followed = numbers[position + 1] if position + 1 < length else None
+                disagreement = {"position": position, "token": token, "ids": list(latest)} | both
         if followed is not None and answer.recent is not None:
             twins += 1
             recent_right += answer.recent == followed
             all_right += answer.most == followed
             all_tied += answer.tied
-        if position >= length - ROWS:
+        if position >= tokens.length - ROWS:
             ids_of_row = (answer.recent, answer.most, followed)
             named = [None if each is None else names[each] for each in ids_of_row]
             looked = None if answer.looked < 0 else answer.looked
@@ -146,8 +142,8 @@ def examine(tokens: Tokens, *, context: int = CONTEXT, progress: Progress | None
         tokens=tokens,
         context=context,
         rows=tuple(shown),
-        length=length,
-        judged=length - 1,
+        length=tokens.length,
+        judged=tokens.length - 1,
         twins=twins,
         recent_right=recent_right,
         all_right=all_right,
@@ -157,42 +153,52 @@ def examine(tokens: Tokens, *, context: int = CONTEXT, progress: Progress | None
     )
 
 
-def _answers(
-    ids: Int[Tensor, " time"], vocabulary: int, context: int, progress: Progress | None
-) -> Iterator[Answer]:
-    """What the circuit says of each token, in order."""
-    recent, every = (InductionCircuit(vocabulary, context, recency=recency) for recency in (1, 0))
-    for latest, most in _side_by_side(recent.read(ids), every.read(ids)):
+def _answers(tokens: Tokens, context: int, progress: Progress | None) -> Iterator[tuple[int, Answer]]:
+    """Each token's id, and what the circuit says of it, in order."""
+    recent, every = (InductionCircuit(len(tokens.symbols), context, recency=recency) for recency in (1, 0))
+    blocks = tokens.blocks(min(BLOCK, context + LOCAL))
+    for ids, latest, most in _side_by_side(recent, every, blocks):
         assert latest.looked is not None
-        columns = (latest.looked, latest.copied, most.copied, most.tied)
-        for looked, copied, leading, tied in zip(*(column.tolist() for column in columns), strict=True):
-            yield Answer(
-                looked,
-                None if copied == recent.nothing else copied,
-                None if tied or leading == every.nothing else leading,
-                tied,
+        columns = (ids, latest.looked, latest.copied, most.copied, most.tied)
+        for token, looked, copied, leading, tied in zip(*(each.tolist() for each in columns), strict=True):
+            yield (
+                token,
+                Answer(
+                    looked,
+                    None if copied == recent.nothing else copied,
+                    None if tied or leading == every.nothing else leading,
+                    tied,
+                ),
             )
         if progress is not None:
-            progress(latest.start + len(latest.copied), len(ids))
+            progress(latest.start + len(ids), tokens.length)
 
 
-def _side_by_side(first: Iterator[Copies], second: Iterator[Copies]) -> Iterator[tuple[Copies, Copies]]:
-    """Two circuits' blocks in pairs: a thread for each, one block ahead of whoever takes them.
+def _side_by_side(
+    first: InductionCircuit, second: InductionCircuit, blocks: Iterable[Tensor]
+) -> Iterator[tuple[Tensor, Copies, Copies]]:
+    """Blocks with what two circuits make of them: a thread for each, one block ahead of whoever takes them.
 
     Torch is kept to one thread in each meanwhile: blocks are small, and its own threads would wait for each
     other at every step.
     """
     threads = torch.get_num_threads()
+    feeds: tuple[deque[Tensor], deque[Tensor]] = deque(), deque()
+    # A stream takes one block for each of its copies, and that block is fed to it just before.
+    one, other = (
+        circuit.stream(iter(feed.popleft, None)) for circuit, feed in zip((first, second), feeds, strict=True)
+    )
+    asked: deque[tuple[Tensor, Future[Copies], Future[Copies]]] = deque()
     with ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-
-        def ask() -> tuple[Future[Copies | None], Future[Copies | None]]:
-            return pool.submit(next, first, None), pool.submit(next, second, None)
-
         try:
-            asked = ask()
-            while (one := asked[0].result()) and (other := asked[1].result()):
-                asked = ask()
-                yield one, other
+            for block in chain(blocks, [None]):
+                ready = [(ids, copies.result(), others.result()) for ids, copies, others in asked]
+                asked.clear()
+                if block is not None:
+                    for feed in feeds:
+                        feed.append(block)
+                    asked.append((block, pool.submit(next, one), pool.submit(next, other)))
+                yield from ready
         finally:
             torch.set_num_threads(threads)
 

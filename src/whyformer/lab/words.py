@@ -11,7 +11,8 @@ PROMISE = (
 )
 LEGEND = (
     "Bounds set by rounding: T0 equal bit for bit, T1 attention in floating point, T2 products of Jacobians, "
-    "T3 sines and cosines, T4 rotary scores, T5 the lead that a winner needs."
+    "T3 sines and cosines, T4 rotary scores, T5 the lead that a winner needs, "
+    "T6 what float32 shows, scaled to float64."
 )
 
 OPENING = (
@@ -50,7 +51,7 @@ REMARKS = {
     "routing.forget-gates": "A gate that stays open lets the past through whole. That was the LSTM's idea.",
     "routing.state-decay": "A state-space cell keeps the share |a| each step: all of it, where |a| is 1.",
     "routing.prefix-bag": "To the last token of a single layer, the words before it are a bag without order.",
-    "routing.induction": "Token A came, then B; A comes again: say B. One layer notes, the next one looks.",
+    "routing.induction": "A came, then B; A comes again: say B, by the latest A. One layer notes, one looks.",
     "routing.one-layer-limit": "Four sequences contradict any choice of weights, however wide the layer is.",
     "routing.hops": "Following k pointers, one after the other, takes layers like the logarithm of k.",
     "routing.capacity": (

@@ -35,12 +35,27 @@ def read_report(path: Path) -> Mapping[str, Any]:
     return data
 
 
+def stands(finding: Mapping[str, Any], deviation: float) -> bool:
+    """Whether a refuted finding is refuted again by the deviation that is met now.
+
+    Most witnesses are two runs that ought to agree and do not; those of *it can tell* claims are two runs
+    that ought to differ, and agree.
+    """
+    bound = finding["bound"] or 0.0
+    agree = bool(finding["counterexample"].get("agree"))
+    return deviation <= bound if agree else deviation > bound
+
+
+def counts(finding: Mapping[str, Any]) -> bool:
+    """Whether a finding counts against its subject: what was only observed does not."""
+    return (finding["path"] or {}).get("basis") != "observed"
+
+
 def replay_view(met: Iterable[tuple[Mapping[str, Any], float]]) -> Iterator[RenderableType]:
     """Each counterexample with what was stored and what is met now."""
     for number, (finding, again) in enumerate(met, 1):
         bound = finding["bound"] or 0.0
-        still = again > bound
-        verdict = Verdict.REFUTED if still else Verdict.HOLDS
+        verdict = Verdict.REFUTED if stands(finding, again) else Verdict.HOLDS
         words = {Verdict.REFUTED: "refuted again", Verdict.HOLDS: "met no more"}
         drawn = witness_view(finding["counterexample"])
         stored = finding["measured"]

@@ -44,9 +44,9 @@ def to_bytes(report: Report) -> bytes:
     return (text + "\n").encode("utf-8", "backslashreplace")
 
 
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of ``whyformer/report/1``, as it is shipped."""
-    return json.loads(files("whyformer.report").joinpath("schemas/report-1.json").read_bytes())
+def json_schema(name: str = "report-1") -> dict[str, Any]:
+    """The JSON Schema (2020-12) of ``whyformer/report/1``, or another, as it is shipped."""
+    return json.loads(files("whyformer.report").joinpath(f"schemas/{name}.json").read_bytes())
 
 
 def write_json(report: Report, path: Path) -> None:
@@ -55,20 +55,35 @@ def write_json(report: Report, path: Path) -> None:
     Raises:
         UsageError: nothing can be written there; see ``check_writable``.
     """
-    _replace(path, to_bytes(report))
+    replace_file(path, to_bytes(report))
 
 
-def check_writable(path: Path) -> None:
+def write_data(data: Mapping[str, Any], path: Path) -> None:
+    """Write plain data whole or not at all, as ``write_json`` does a report.
+
+    Raises:
+        UsageError: nothing can be written there; see ``check_writable``.
+        ValueError: a figure is NaN or infinite, which JSON cannot carry.
+    """
+    text = json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False)
+    replace_file(path, (text + "\n").encode("utf-8", "backslashreplace"))
+
+
+def check_writable(path: Path, option: str = "--json") -> None:
     """Find out, before long work, whether a file can be written there; leaves nothing behind.
 
     Raises:
         UsageError: the folder is missing or closed, or the path is a folder, a device or read-only.
     """
-    _replace(path, None)
+    replace_file(path, None, option)
 
 
-def _replace(path: Path, content: bytes | None) -> None:
-    """Put the content in the file's place, or without content only try what that would need."""
+def replace_file(path: Path, content: bytes | None, option: str = "--json") -> None:
+    """Put the content in the file's place, whole or not at all; without content only try what that takes.
+
+    Raises:
+        UsageError: nothing can be written there; the line names the option.
+    """
     try:
         target = path.resolve()
         if target.is_dir():
@@ -89,7 +104,7 @@ def _replace(path: Path, content: bytes | None) -> None:
     except (OSError, ValueError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         mend = "name a file in a folder that you can write to"
-        raise UsageError(f"--json {str(path)!r}", f"cannot be written: {why}", mend) from error
+        raise UsageError(f"{option} {str(path)!r}", f"cannot be written: {why}", mend) from error
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

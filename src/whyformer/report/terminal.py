@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import io
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -34,6 +37,7 @@ ANSWERS = {
 
 _ASCII = str.maketrans(
     dict(zip("▁▂▃▄▅▆▇█▀─·•–—−‑×‘’“”⟨⟩", '_.:-=+*#"-.*---' + "-x''\"\"<>", strict=True))
+    | {"░": ".", "▒": "+", "▓": "*"}
     | {
         "…": "...",
         "⋯": "...",
@@ -136,9 +140,20 @@ def rows(lines: Iterable[tuple[str, str | Text]]) -> Padding:
     return Padding(table, (0, 0, 0, 4))
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A drawing whose lines stand whole or not at all: broken ones would show something else."""
+
+    drawing: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        width = max(map(cell_len, self.drawing.plain.splitlines()), default=0)
+        yield self.drawing if width <= options.max_width else Text(f"(a picture, {width} wide)", "dim")
+
+
 def picture(drawing: Text) -> Padding:
     """A picture under its heading, set off by an empty line on both sides."""
-    return Padding(drawing, (1, 0, 1, 6))
+    return Padding(Picture(drawing), (1, 0, 1, 6))
 
 
 def comparison(finding: Finding) -> str:
@@ -169,6 +184,13 @@ def finding_view(finding: Finding, number: str = "") -> Group:
     return Group(
         heading(number, title, finding.verdict, aside=basis, words=words), rows(finding_rows(finding))
     )
+
+
+def finding_text(finding: Finding) -> str:
+    """One finding in plain text of 80 columns, for files and for messages."""
+    text = io.StringIO()
+    Console(file=text, width=WIDTH, color_system=None, highlight=False).print(finding_view(finding))
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
 def report_view(report: Report) -> Iterator[RenderableType]:

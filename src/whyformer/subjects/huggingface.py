@@ -22,8 +22,18 @@ from whyformer.errors import UsageError
 from whyformer.finding import Value
 from whyformer.subjects.checkpoints import Checkpoint, open_checkpoint, quiet
 from whyformer.subjects.float64 import Float64
-from whyformer.subjects.subject import PLAIN, Output, Settings, Subject, SubjectError, Traits
-from whyformer.subjects.torch_module import LARGE, raised, read_output
+from whyformer.subjects.subject import (
+    PLAIN,
+    Output,
+    Settings,
+    Subject,
+    SubjectError,
+    Traits,
+    failure,
+    raised,
+    read_output,
+)
+from whyformer.subjects.torch_module import LARGE
 
 _CACHES = ("cache", "past_key_values", "cache_params", "state", "past_buckets_states")
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "context_length")
@@ -256,8 +266,7 @@ class HuggingFace(Subject):
             try:
                 result = self._model(input_ids=ids, **given)
             except Exception as error:
-                what = f"{self.name} on an input of shape {tuple(ids.shape)}"
-                raise SubjectError(what, raised(error), "run that call by itself to see why") from error
+                raise failure(self.name, ids.shape, error) from error
         y = read_output(self.name, result, ids, use_cache=False).y
         return Output(y, self._hold(result, handed) if use_cache else None)
 

@@ -1,4 +1,4 @@
-"""Induction by hand: two layers that complete [.. A B .. A] with B.
+"""Induction by hand: two layers that complete [.. A B .. A] with B, by the most recent A.
 
 Axes: batch, time (tokens), keys (what a head may look at), width (coordinates of a code).
 
@@ -34,7 +34,7 @@ and margins are this project's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -243,23 +243,36 @@ class InductionCircuit(nn.Module):
         Raises:
             UsageError: a token is out of range.
         """
-        self._refuse_tokens(tokens)
-        block = min(block, self.context + LOCAL)
+        yield from self.stream(torch.split(tokens, min(block, self.context + LOCAL)))
+
+    def stream(self, blocks: Iterable[Int[Tensor, " queries"]]) -> Iterator[Copies]:
+        """``read`` for tokens that come in blocks of their own, of which only the latest keys are kept.
+
+        Args:
+            blocks: int64, tokens from 0 to vocabulary − 1, and no more than context + LOCAL in a block.
+
+        Raises:
+            UsageError: a token is out of range.
+        """
         content = self.code.new_zeros(1, self.width)  # the start token
-        previous = content[:0]
-        scratch = content.new_empty((self.context + block) * block)
-        for start in range(0, len(tokens), block):
-            own = self.code[tokens[start : start + block]]
+        previous, seen, scratch = content[:0], torch.empty(0, dtype=torch.int64), content[:0, 0]
+        stop = 0
+        for tokens in blocks:
+            self._refuse_tokens(tokens)
+            own, start = self.code[tokens], stop
             stop = start + len(own)
             content = torch.cat([content[-LOCAL:], own])
             fresh = self.previous(content, torch.arange(stop - len(content), stop))[-len(own) :]
-            previous = torch.cat([previous[max(0, len(previous) - self.context + 1) :], fresh])
+            past = max(0, len(previous) - self.context + 1)
+            previous, seen = torch.cat([previous[past:], fresh]), torch.cat([seen[past:], tokens])
             first = stop - len(previous)
             keys = self.keys(previous, torch.arange(first - start, len(own)))
+            if len(scratch) < len(keys) * len(own):
+                scratch = content.new_empty((self.context + len(own)) * len(own))
             scores = scratch[: len(keys) * len(own)].view(len(keys), len(own))
             torch.mm(keys, self.queries(own, torch.arange(len(own))).T, out=scores)
             self._hide(scores, start - first)
-            yield self._copy(scores, tokens[first:stop], start)
+            yield self._copy(scores, seen, start)
 
     def _hide(self, scores: Float[Tensor, "1+keys queries"], before: int) -> None:
         """Mask in place what a query may not see, where ``before`` keys precede the first query's own."""

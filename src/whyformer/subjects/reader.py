@@ -1,7 +1,7 @@
 """Small readers of four tokens A, B, C, D at five positions: attention only, and a linear readout.
 
-Some are drawn: one layer, one head. Three are set by hand and do what no such reader can, each by one thing
-more: a second head, a shift of the keys by one token, a second layer.
+Some are drawn: one layer, one head; one of them is set by hand. Three more are set by hand and do what no
+such reader can, each by one thing more: a second head, a shift of the keys by one token, a second layer.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def drawn(generator: torch.Generator, heads: int = 1, dtype: torch.dtype = torch
 
 # The coordinates of the readers that are set by hand: the token, the token before, the position, the answer.
 _TOKEN, _BEFORE, _PLACE, _ANSWER, _WIDTH = 0, 4, 8, 13, 18
-_A, _B, _C = 0, 1, 2
+_A, _B, _C, _D = range(TOKENS)
 
 
 def _wired(layers: Sequence[Attention], shift: Tensor | None = None) -> Reader:
@@ -123,6 +123,23 @@ def _copy(layer: Attention, source: int, target: int, tokens: Sequence[int], fir
     """Let a head, whose rows start at ``first``, carry tokens from one block of coordinates to another."""
     for row, token in enumerate(tokens, first):
         layer.v.weight[row, source + token] = layer.o.weight[target + token, row] = 1
+
+
+@torch.no_grad()
+def one_head() -> Reader:
+    """One layer, one head, which completes as many of the four as one can: three.
+
+    It looks at the first two places and at its own alike; A and B speak for B, C and D for C, and its own
+    place twice for C. So it says B only where both places speak for B.
+    """
+    layer = _blank(1, biases.causal)
+    layer.q.weight[0, _PLACE + TIME - 1] = 1
+    layer.k.weight[0, _PLACE : _PLACE + TIME] = torch.tensor([20.0, 20.0, 0.0, 0.0, 20.0])
+    layer.v.weight[0, [_TOKEN + _A, _TOKEN + _B]] = 1
+    layer.v.weight[1, [_TOKEN + _C, _TOKEN + _D]] = 1
+    layer.v.weight[1, _PLACE + TIME - 1] = 2
+    layer.o.weight[_ANSWER + _B, 0] = layer.o.weight[_ANSWER + _C, 1] = 1
+    return _wired([layer])
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ fixed seed. So every input, and with it every counterexample, is a few integers 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,9 +20,33 @@ from torch import Tensor
 from whyformer.errors import WhyformerError
 from whyformer.finding import Value
 
+_CACHES = ("past_key_values", "cache", "cache_params", "state", "past", "mems")
+
 
 class SubjectError(WhyformerError):
     """The subject raised, or returned what is no output; a claim that met it cannot say *holds*."""
+
+
+def raised(error: BaseException) -> str:
+    """An exception in one line: its type, and the first line of what it says."""
+    first = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {first[0][:200]}" if first else type(error).__name__
+
+
+def failure(name: str, shape: Sequence[int], error: BaseException) -> Exception:
+    """What a subject's raise comes to: a SubjectError, or a MemoryError where the memory is used up.
+
+    Args:
+        name: what the subject is called.
+        shape: the shape of its input.
+        error: what it raised.
+    """
+    if isinstance(error, SubjectError | MemoryError):
+        return error
+    if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+        return MemoryError(str(error))
+    what = f"{name} on an input of shape {tuple(shape)}"
+    return SubjectError(what, raised(error), "run that call by itself to see why")
 
 
 @dataclass(frozen=True)
@@ -147,15 +171,106 @@ class Subject(ABC):
 
     @contextmanager
     def precision(self, dtype: torch.dtype) -> Iterator[None]:
-        """Compute in another precision inside the block.
+        """Compute in another precision inside the block; a subject that has but one takes that alone.
 
         Raises:
             SubjectError: the subject cannot be moved to it.
         """
-        raise SubjectError(f"{self.name} in {dtype}", "its precision is its own", "examine it as it is")
+        if dtype is not self.dtype:
+            raise SubjectError(f"{self.name} in {dtype}", "its precision is its own", "examine it as it is")
         yield
 
     @property
     def native(self) -> torch.dtype:
         """The precision of the weights as they were given."""
         return self.dtype
+
+
+def read_output(name: str, result: Any, ids: Tensor, use_cache: bool) -> Output:
+    """The outputs and the cache in what a forward returned.
+
+    Args:
+        name: what the subject is called, for the error.
+        result: a tensor, ``(y, past, ...)``, or a mapping or object with ``logits`` or ``last_hidden_state``.
+        ids: what it read; y must have its batch and time.
+        use_cache: whether a cache is looked for.
+
+    Raises:
+        SubjectError: nothing of that kind was returned, or y has another batch or time.
+    """
+    y, cache = result, None
+    if isinstance(result, tuple):
+        y = result[0] if result else None
+        cache = result[1] if use_cache and len(result) > 1 else None
+    elif not isinstance(result, Tensor) and result is not None:
+        y = _first(result, ("logits", "last_hidden_state"))
+        cache = _first(result, _CACHES) if use_cache else None
+    if not isinstance(y, Tensor):
+        raise SubjectError(name, f"its forward returned {type(y).__name__}", "return y of shape (B, T, ...)")
+    if y.dim() < 2 or tuple(y.shape[:2]) != tuple(ids.shape):
+        raise SubjectError(
+            name,
+            f"it returned shape {tuple(y.shape)} for an input of {tuple(ids.shape)}",
+            "return (B, T, ...)",
+        )
+    return Output(y.flatten(2) if y.dim() > 2 else y.unsqueeze(2), cache)
+
+
+def _first(result: Any, names: tuple[str, ...]) -> Any:
+    for name in names:
+        found = result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
+        if found is not None:
+            return found
+    return None
+
+
+class CallableSubject(Subject):
+    """A subject made of a plain function, for what is no torch module.
+
+    Args:
+        function: ``function(ids, **given) -> y``, or ``(y, cache)`` under ``use_cache=True``; ids is int64
+            of shape (batch, time), y of shape (batch, time, ·). It is handed ``mask``, ``positions``, and
+            ``cache`` with ``use_cache``, only where ``traits`` says that it takes them.
+        traits: what it takes and promises.
+        name: what a reader calls it.
+        dtype: the precision that it computes in.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        traits: Traits,
+        *,
+        name: str = "function",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.function, self.traits, self.name, self.dtype = function, traits, name, dtype
+
+    def describe(self) -> dict[str, Any]:
+        """Name, kind and vocabulary; a report on it is replayed by handing the subject over again."""
+        return {"name": self.name, "kind": "callable", "target": None, "tokens": self.traits.vocabulary}
+
+    def call(
+        self,
+        ids: Int[Tensor, "batch time"],
+        *,
+        mask: Int[Tensor, "batch seen"] | None = None,
+        positions: Int[Tensor, "batch time"] | None = None,
+        cache: Any = None,
+        use_cache: bool = False,
+        settings: Settings = PLAIN,
+    ) -> Output:
+        """Call the function once; see :meth:`Subject.call`. Settings do not apply."""
+        given: dict[str, Any] = {}
+        if mask is not None:
+            given["mask"] = mask
+        if positions is not None:
+            given["positions"] = positions
+        if use_cache:
+            given.update(cache=cache, use_cache=True)
+        try:
+            with torch.no_grad():
+                result = self.function(ids, **given)
+        except Exception as error:
+            raise failure(self.name, ids.shape, error) from error
+        return read_output(self.name, result, ids, use_cache)

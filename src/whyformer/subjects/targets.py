@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from whyformer.errors import UsageError, WhyformerError
-from whyformer.subjects.subject import Subject
-from whyformer.subjects.torch_module import TorchModule, raised
+from whyformer.subjects.subject import Subject, raised
+from whyformer.subjects.torch_module import TorchModule
 
 
 def load(target: str, *, tokens: int | None = None, width: int | None = None, seed: int = 31) -> Subject:
@@ -104,7 +104,7 @@ def load_module(target: str, seed: int) -> nn.Module:
             return _built(found, target)
         except WhyformerError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(target, raised(error), "mend the code, or name something else") from error
 
 

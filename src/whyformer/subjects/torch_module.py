@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -22,7 +22,17 @@ from whyformer.errors import UsageError
 from whyformer.finding import Value
 from whyformer.subjects.float64 import Float64, has_islands
 from whyformer.subjects.kernels import backends_of, enter_backend
-from whyformer.subjects.subject import PLAIN, Output, Settings, Subject, SubjectError, Traits
+from whyformer.subjects.subject import (
+    PLAIN,
+    Output,
+    Settings,
+    Subject,
+    SubjectError,
+    Traits,
+    failure,
+    raised,
+    read_output,
+)
 
 SYMBOLS = 64
 """How many different vectors a subject of a width is shown."""
@@ -31,7 +41,8 @@ LOUD = 4
 LARGE = 20_000_000
 """Parameters from which a forward counts as dear."""
 CONVENTION = ("attention_mask", "position_ids", "past_key_values", "use_cache")
-_CACHES = ("past_key_values", "cache", "cache_params", "state", "past", "mems")
+ASKS_FOR_MORE = frozenset({"output", "return", "need", "needs", "with", "get"})
+"""A first word of an option that asks for more to be returned, whichever way that is computed."""
 
 
 class TorchModule(Subject):
@@ -90,9 +101,9 @@ class TorchModule(Subject):
             )
         names = {p.name for p in named[1:]}
         options = tuple(
-            (p.name, p.default)
+            (p.name, bool(p.default))
             for p in named[1:]
-            if isinstance(p.default, bool) and p.name not in CONVENTION and p.name != "return_dict"
+            if _is_switch(p) and p.name not in CONVENTION and p.name != "return_dict"
         )
         size = sum(p.numel() for p in self._given.parameters())
         promises: dict[str, tuple[Value, str]] = {
@@ -104,7 +115,7 @@ class TorchModule(Subject):
         if {"past_key_values", "use_cache"} <= names:
             for claim in ("routing.cache", "routing.chunks"):
                 promises[claim] = (None, "past_key_values in the signature")
-        padded = [m.padding_idx for m in self._given.modules() if isinstance(m, nn.Embedding)]
+        padded = [_pad_of(part) for part in self._given.modules()]
         special = {0, 1, 2, (self._tokens or 1) - 1} | {p for p in padded if p is not None}
         plain = self._tokens is not None
         return Traits(
@@ -116,12 +127,24 @@ class TorchModule(Subject):
             cache={"past_key_values", "use_cache"} <= names,
             options=options,
             backends=backends_of(self._given, self._sample()),
-            dropout=_has_dropout(self._given),
+            dropout=self._has_dropout(),
             pad=next((p for p in padded if p is not None), 0),
             padded=plain and any(p is not None for p in padded),
             promises=promises,
             large=size >= LARGE,
         )
+
+    def _has_dropout(self) -> bool:
+        """Whether training mode draws something, the same from the same seed, and changes nothing else."""
+        if any(isinstance(part, nn.modules.batchnorm._NormBase) for part in self._given.modules()):
+            return False  # its running statistics would change
+        ids = torch.arange(4)[None] % (self._tokens or SYMBOLS)
+        try:
+            plain = self.call(ids).y
+            first, again = (self.call(ids, settings=Settings(train=True)).y for _ in range(2))
+        except SubjectError:
+            return False
+        return not torch.equal(plain, first) and torch.equal(first, again)
 
     def _sample(self) -> Tensor:
         """A short input, to see how the module goes about it."""
@@ -197,11 +220,8 @@ class TorchModule(Subject):
                 stack.enter_context(Float64())
             try:
                 result = module(x, **given)
-            except SubjectError:
-                raise
-            except Exception as error:
-                what = f"{self.name} on an input of shape {tuple(x.shape)}"
-                raise SubjectError(what, raised(error), "run that call by itself to see why") from error
+            except (Exception, SystemExit) as error:
+                raise failure(self.name, x.shape, error) from error
         return read_output(self.name, result, ids, use_cache)
 
 
@@ -218,44 +238,6 @@ def _handed_on(module: nn.Module, known: set[str]) -> list[inspect.Parameter]:
         if all(p.kind is not p.VAR_KEYWORD for p in parameters):
             break
     return list(found.values())
-
-
-def read_output(name: str, result: Any, ids: Tensor, use_cache: bool) -> Output:
-    """The outputs and the cache in what a forward returned.
-
-    Args:
-        name: what the subject is called, for the error.
-        result: a tensor, ``(y, past, ...)``, or a mapping or object with ``logits`` or ``last_hidden_state``.
-        ids: what it read; y must have its batch and time.
-        use_cache: whether a cache is looked for.
-
-    Raises:
-        SubjectError: nothing of that kind was returned, or y has another batch or time.
-    """
-    y, cache = result, None
-    if isinstance(result, tuple):
-        y = result[0] if result else None
-        cache = result[1] if use_cache and len(result) > 1 else None
-    elif not isinstance(result, Tensor) and result is not None:
-        y = _first(result, ("logits", "last_hidden_state"))
-        cache = _first(result, _CACHES) if use_cache else None
-    if not isinstance(y, Tensor):
-        raise SubjectError(name, f"its forward returned {type(y).__name__}", "return y of shape (B, T, ...)")
-    if y.dim() < 2 or tuple(y.shape[:2]) != tuple(ids.shape):
-        raise SubjectError(
-            name,
-            f"it returned shape {tuple(y.shape)} for an input of {tuple(ids.shape)}",
-            "return (B, T, ...)",
-        )
-    return Output(y.flatten(2) if y.dim() > 2 else y.unsqueeze(2), cache)
-
-
-def _first(result: Any, names: tuple[str, ...]) -> Any:
-    for name in names:
-        found = result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
-        if found is not None:
-            return found
-    return None
 
 
 @contextmanager
@@ -291,18 +273,18 @@ def _enter(stack: ExitStack, module: nn.Module, settings: Settings) -> None:
         enter_backend(stack, module, settings.backend)
 
 
-def _has_dropout(module: nn.Module) -> bool:
-    """Whether training mode adds dropout and changes nothing else (no running statistics)."""
-    parts = list(module.modules())
-    if any(isinstance(p, nn.modules.batchnorm._NormBase) for p in parts):
-        return False
-    return any(
-        isinstance(p, nn.modules.dropout._DropoutNd) or getattr(p, "dropout", None) not in (None, 0, 0.0)
-        for p in parts
-    )
+def _pad_of(part: nn.Module) -> int | None:
+    """The id that a module tells its padding by, where it names one."""
+    for name in ("padding_idx", "pad_token_id", "pad_id", "pad_idx", "pad"):
+        found = getattr(part, name, None)
+        if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
+            return found
+    return None
 
 
-def raised(error: BaseException) -> str:
-    """An exception in one line: its type, and the first line of what it says."""
-    first = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {first[0][:200]}" if first else type(error).__name__
+def _is_switch(parameter: inspect.Parameter) -> bool:
+    """Whether it is a boolean option: by its default, or where that is None by its annotation or its name."""
+    if parameter.default is None:
+        words = parameter.name.split("_")
+        return "bool" in str(parameter.annotation) or words[0] in ASKS_FOR_MORE
+    return isinstance(parameter.default, bool)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from whyformer.errors import MissingExtraError, UsageError
+from whyformer.wire import llamacpp
 from whyformer.wire.circuit import DTYPES, Circuit, Geometry
 from whyformer.wire.families import FAMILIES
 from whyformer.wire.family import FIRST, PAD, Family, Tensors, UnfitError
@@ -209,8 +210,8 @@ def check_library() -> None:
         raise MissingExtraError("safetensors", "wire")
 
 
-def write(out: Path, made: Made, family: Family) -> None:
-    """Write all files of a wired model.
+def write(out: Path, made: Made, family: Family, *, gguf: bool = False) -> None:
+    """Write all files of a wired model, and a GGUF file among them where asked.
 
     Raises:
         UsageError: they cannot be written.
@@ -224,6 +225,8 @@ def write(out: Path, made: Made, family: Family) -> None:
         with beside(out) as at:
             save_file(made.tensors, at / WEIGHTS, metadata={"format": "pt"})
             (at / WEIGHTS).chmod(0o644)
+            if gguf:
+                llamacpp.write(at / llamacpp.FILE, g, family.traits, made.tensors)
             for name, content in (
                 ("config.json", config(g, family)),
                 ("generation_config.json", {**special, "do_sample": False}),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.errors import UsageError
-from whyformer.wire import copying, induction
+from whyformer.wire import copying, induction, llamacpp
 from whyformer.wire import folder as disk
 from whyformer.wire.certificate import certificate
 from whyformer.wire.circuit import DTYPES, Geometry
@@ -38,6 +38,7 @@ def wire(
     tied: bool | None = None,
     theta: float | None = None,
     window: int | None = None,
+    gguf: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -57,6 +58,7 @@ def wire(
         tied: whether the embedding is the unembedding; what the architecture is known for where None.
         theta: the rotary base; the first that serves where None.
         window: a sliding window, for architectures that have one.
+        gguf: write the same model as a GGUF file too, for llama.cpp.
         force: replace a folder that was wired before.
         progress: told what is being done.
 
@@ -65,7 +67,7 @@ def wire(
 
     Raises:
         UsageError: an argument is out of range, or no such checkpoint can be certified.
-        MissingExtraError: safetensors is not installed.
+        MissingExtraError: safetensors is not installed, or gguf where it is asked for.
     """
     out = Path(out)
     name, family = find(architecture)
@@ -75,13 +77,15 @@ def wire(
     disk.check_free(out, force)
     asked = Geometry(name, vocabulary, context, 0, 0, CIRCUITS[circuit], theta, dtype, tied, window)
     disk.check_library()
+    if gguf:
+        llamacpp.check_library()
     say = progress or (lambda _: None)
     for tried in RULES if rule is None and prefix is None else (rule,):
         say("choosing and proving" + (f", rule {tried}" if tried else ""))
         made = attempt(asked, family, tried, prefix)
         if made is not None:
             say("writing")
-            disk.write(out, made, family)
+            disk.write(out, made, family, gguf=gguf)
             say("")
             return made.certificate
     raise _refusal(asked, family, rule if prefix else rule or "agree", prefix, say)

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from whyformer.claims.audit.consumed import apart, longest, uses_mask, without
 from whyformer.claims.audit.dependency import ordinary_length
+from whyformer.claims.audit.options import only_the_path
 from whyformer.claims.audit.probing import Asked, Draws, Probe, Sizes, pieces, settle
 from whyformer.claims.audit.specimens import Decoder, decoder
 from whyformer.claims.claim import Claim
@@ -21,16 +22,6 @@ from whyformer.subjects.subject import PLAIN, Settings
 ID = "routing.backends"
 LONG = 72
 """The longest input: past the chunks of 16, 32 and 64 in which parallel forms are commonly computed."""
-
-_TELLS_MORE = {"output", "return", "need", "needs", "with", "get"}
-"""A first word of an option that asks for more to be returned, whichever way that is computed."""
-_CHOOSES_HOW = {
-    "checkpoint", "checkpointing", "chunked", "chunkwise", "compile", "compiled", "cuda", "eager",
-    "efficient", "explicit", "fast", "flash", "fused", "kernel", "kernels", "naive", "parallel", "recurrent",
-    "reference", "scan", "sdpa", "sequential", "slow", "triton", "unfused", "unrolled", "vectorized",
-    "weights", "xformers",
-}  # fmt: skip
-"""Words of an option that chooses how to compute; any other option may rightly change what is computed."""
 
 
 def backends(asked: Asked, generator: torch.Generator) -> Finding:
@@ -47,12 +38,6 @@ def _backends(asked: Asked) -> Finding:
     masked = traits.mask and uses_mask(asked.examiner)
     names = ", ".join(f"{k} {v}" for way in ways for k, v in way.words().items())
     return settle(ID, asked, _probes(asked, ways, masked), f"{names} against the plain call, {{n}} ways")
-
-
-def only_the_path(option: str) -> bool:
-    """Whether an option's name says that it chooses how to compute, or asks for more to be returned."""
-    words = option.lower().split("_")
-    return words[0] in _TELLS_MORE or bool(_CHOOSES_HOW & set(words))
 
 
 _PLAIN, _LEFT, _RIGHT, _CACHED = range(4)

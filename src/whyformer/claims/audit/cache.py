@@ -169,6 +169,7 @@ def _chunks(asked: Asked) -> Iterator[Probe]:
         for first, chunk, more in cuts:
             length = min(long, 24) if base and first < 8 else long
             yield probe(way, base % 3, batch, first=first, chunk=chunk, length=length, more=more)
+        yield probe(way, base % 3, batch, first=3, chunk=4, length=min(long, 11))
         yield probe(way, base % 3, batch, first=5, chunk=4, length=min(long, 22), steps=3)
         yield probe(way, 2, batch, first=max(2, long - 9), chunk=3, length=long, steps=3)
         if batch == 1:

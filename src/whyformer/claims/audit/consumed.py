@@ -96,16 +96,22 @@ def uses_cache(examiner: Examiner) -> bool:
     return False
 
 
-def uses_positions(examiner: Examiner) -> bool:
+def uses_positions(examiner: Examiner, *, ones: bool = False) -> bool:
     """Whether positions whose distances are not those of 0, 1, 2, ... change an output: neighbours exchanged.
 
     In reverse all distances would stay, and with them every bias of the distance.
+
+    Args:
+        examiner: whose subject is asked.
+        ones: whether to ask under a mask of ones, where it takes one: without a mask, positions that jump may
+            be read as the borders of packed documents, by a subject that has no other use for them.
     """
     ids = short(examiner)
     time = len(ids[0])
-    counted = Run((Call(ids, positions=(tuple(range(time)),)),))
+    mask = ((1,) * time,) if ones and examiner.subject.traits.mask else None
+    counted = Run((Call(ids, mask, (tuple(range(time)),)),))
     swapped = tuple(t ^ 1 if t ^ 1 < time else t for t in range(time))
-    turned = Run((Call(ids, positions=(swapped,)),))
+    turned = Run((Call(ids, mask, (swapped,)),))
     pairs = tuple(((0, t), (0, t)) for t in range(time))
     return not agrees(examiner, Comparison(counted, turned, pairs))
 

@@ -225,12 +225,12 @@ def _masked(asked: Asked) -> Finding:
     """The claim on a subject that takes a mask.
 
     Left padding with the positions left to the model is asked of whoever decodes: a prompt is padded on its
-    left. A model that sees both ways is padded on its right, and where it takes positions it is told them on
-    its left; that it needs them is said, and refutes nothing.
+    left. A model that sees both ways and keeps no cache is padded on its right; what it makes of padding on
+    its left, positions left out, is said, and refutes nothing.
     """
     examiner = asked.examiner
     traits = examiner.subject.traits
-    encoder = traits.positions and not traits.cache and sees_later(examiner)
+    encoder = not traits.cache and sees_later(examiner)
     left_out = (_LEFT,) if encoder or not traits.left_padding else ()
 
     def tried(given: tuple[int, ...]) -> Finding:
@@ -342,7 +342,7 @@ def _decoded(make: _Prober, length: int, given: int, beside: bool) -> Iterator[P
     yield make.probe(make.contents(), common, length=length, pads=3, other=_PAD_ID)
     common |= {"side": _RIGHT}
     yield make.probe(make.contents(), common, length=length, pads=3, other=_PAD_ID)
-    if make.traits.positions and not (given and _hole_is_harmless(make)):
+    if (make.traits.positions and not given) or not _hole_is_harmless(make):
         return
     common |= {"steps": 1}
     yield make.probe(make.alone, common, length=2, pads=1)
@@ -351,10 +351,15 @@ def _decoded(make: _Prober, length: int, given: int, beside: bool) -> Iterator[P
 
 
 def _hole_is_harmless(make: _Prober) -> bool:
-    """Whether one call over a row with a masked hole in it equals the row without, positions given."""
+    """Whether one call over a row with a masked hole in it equals the row without.
+
+    A kernel or a window that counts columns rightly sees the hole, however well it is masked.
+    """
+    given = ((0, 1, 1, 2),), ((0, 1, 2),)
+    holed_at, plain_at = given if make.traits.positions else (None, None)
     real = make.real(Layout((3,), 3, _RIGHT), 2)[0]
-    holed = Call(((*real[:2], make.traits.pad, real[2]),), ((1, 1, 0, 1),), ((0, 1, 1, 2),))
-    plain = Call((real,), None, ((0, 1, 2),))
+    holed = Call(((*real[:2], make.traits.pad, real[2]),), ((1, 1, 0, 1),), holed_at)
+    plain = Call((real,), None, plain_at)
     pairs = (((0, 0), (0, 0)), ((0, 1), (0, 1)), ((0, 3), (0, 2)))
     try:
         return agrees(make.examiner, Comparison(Run((holed,)), Run((plain,)), pairs))

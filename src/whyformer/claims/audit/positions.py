@@ -234,7 +234,7 @@ def _swallowed(examiner: Examiner, comparison: Comparison | None) -> bool:
     swapped = iter(at[t ^ 1 if t ^ 1 < len(at) else t] for t in range(len(at)))
     calls = tuple(Call(c.ids, c.mask, (tuple(next(swapped) for _ in c.ids[0]),)) for c in moved)
     other = Run((*kept, *calls), run.cached, run.settings)
-    return agrees(examiner, Comparison(run, other, comparison.pairs))
+    return examiner.deviation(Comparison(run, other, comparison.pairs)).size <= examiner.plain_bound()
 
 
 def _fits(examiner: Examiner, comparison: Comparison | None) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from whyformer.claims.audit import lengths
 from whyformer.finding import Finding, Strength, Value, Verdict
 from whyformer.instruments.agreement import Call, Comparison, Deviation, Examiner, Grid, Run
 from whyformer.subjects.subject import SubjectError
@@ -183,9 +184,10 @@ def settle(
             path={"basis": asked.basis},
         )
     dtype = str(examiner.subject.dtype).removeprefix("torch.")
-    reason = (
-        f"{holds.replace('{n}', str(tried))}; a deviation above {bound * CLEAR:.1e} would have refuted it"
+    least = (
+        f"a deviation above {bound * CLEAR:.1e} would have refuted it" if bound else "equal to the last bit"
     )
+    reason = f"{holds.replace('{n}', str(tried))}; {least}"
     path = {"basis": asked.basis, "dtype": dtype}
     return Finding(
         **common, **measured, verdict=Verdict.HOLDS, strength=Strength.SAMPLED, reason=reason, path=path
@@ -228,10 +230,15 @@ def _confirm(asked: Asked, comparison: Comparison, size: float, bound: float) ->
             Verdict.INCONCLUSIVE,
             f"the deviation {size:.1e} is within {CLEAR:g} times what rounding explains",
         )
+    if not comparison.one_shape and lengths.explains(examiner, comparison, bound):
+        return Verdict.INCONCLUSIVE, "length-dependent: longer calls are computed otherwise, cache or none"
     if asked.other is None or size == torch.inf:
         return Verdict.REFUTED, ""
-    with examiner.subject.precision(asked.other):
-        coarse = examiner.deviation(comparison).size
+    try:
+        with examiner.subject.precision(asked.other):
+            coarse = examiner.deviation(comparison).size
+    except SubjectError:
+        return Verdict.REFUTED, ""
     if coarse > SHRANK * size:
         return Verdict.INCONCLUSIVE, (
             f"the deviation shrinks with precision: {coarse:.1e} in {asked.other}, {size:.1e} here".replace(

@@ -33,9 +33,10 @@ def _resolved(asked: Asked, generator: torch.Generator) -> Finding:
     subject = examiner.subject
     if not subject.traits.positions:
         return without(claim, asked, "it takes no positions")
-    if not uses_positions(examiner):
+    if not uses_positions(examiner, ones=True):
+        told = " under a mask of ones" if subject.traits.mask else ""
         return without(
-            claim, asked, "positions are swallowed: neighbouring ones exchanged, no output changes"
+            claim, asked, f"positions are swallowed: neighbouring ones exchanged{told}, no output changes"
         )
     declared = asked.value or subject.traits.max_length
     wanted = int(declared or MOST)

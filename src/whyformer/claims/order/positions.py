@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from whyformer.claims.claim import Claim
-from whyformer.claims.order.judging import TWICE, draw, equal, finite, twice, witness
+from whyformer.claims.judging import Prediction, as_predicted, draw, equal, finite, twice
 from whyformer.finding import Finding, Strength, Verdict
 from whyformer.instruments import rounding, symmetry
 from whyformer.subjects import positions
@@ -65,34 +66,35 @@ def _tables(generator: torch.Generator) -> dict[str, Tensor]:
     return {name: rows[list(which)] for name, which in equals.items()}
 
 
+def _unread_swaps(model: Placed) -> Bool[Tensor, " count"]:
+    """The permutations that change rows only where no projection looks: every product with a weight is 0."""
+    rows, layer = model.table, model.attention
+    changed = (rows[symmetry.permutations(len(rows))] != rows).to(rows.dtype)
+    looked = torch.cat([part.weight for part in (layer.q, layer.k, layer.v)]) != 0
+    return (changed @ looked.to(rows.dtype).mT == 0).flatten(1).all(-1)
+
+
+def _rows_effect(model: Placed, x: Float[Tensor, "n width"]) -> Float[Tensor, " count"]:
+    """How far each permutation deviates by changing the rows alone: g(πx + P) against g(πx + πP)."""
+    orders = symmetry.permutations(ROWS)
+    apart = model.attention(x[orders] + model.table) - model.attention(x[orders] + model.table[orders])
+    return apart.abs().flatten(1).amax(-1)
+
+
 def _swaps(subject: Mapping[str, Placed], generator: torch.Generator) -> Finding:
-    wrong, undecided, bound, orders, first = 0, 0, 0.0, [], None
-    every = symmetry.permutations(ROWS)
-    with torch.no_grad():
+    orders = symmetry.permutations(ROWS)
+
+    def predictions() -> Iterator[Prediction]:
         for name, model in subject.items():
             x = draw(generator, ROWS, WIDTH)
-            found = symmetry.group(model, x, twice(model, x[None]))
-            expected = (model.table[every] == model.table).flatten(1).all(-1)
-            differs = torch.where(expected, found.breaks, found.commutes)
-            wrong, bound = wrong + int(differs.sum()), max(bound, found.bound)
-            undecided += int((~found.breaks & ~found.commutes).sum())
-            orders.append(f"{name} {found.order}")
-            if first is None and differs.any():
-                at = int(differs.nonzero()[0])
-                rows = {"rows": name, "table": model.table.tolist(), "keeps_rows": bool(expected[at])}
-                first = rows | witness(model, x, every[at])
-    tried = len(subject) * len(every)
-    result = Finding(
-        claim="order.learned-rows",
-        verdict=Verdict.INCONCLUSIVE,
-        measured=wrong,
-        bound=0,
-        bound_from=f"the prediction is exact; to commute is to deviate by at most {bound:.1e}, {TWICE}",
-        reason=f"{tried - wrong:,} of {tried:,} permutations as predicted; commuting: {', '.join(orders)}",
-    )
-    if first is not None:
-        return result.but(verdict=Verdict.REFUTED, counterexample=first)
-    return result if undecided else result.but(verdict=Verdict.HOLDS, strength=Strength.PROVED)
+            expected = (model.table[orders] == model.table).flatten(1).all(-1)
+            told = {"rows": name, "table": model.table.tolist()}
+            yield Prediction(
+                name, model, x, expected, partial(_rows_effect, model, x), _unread_swaps(model), told
+            )
+
+    with torch.no_grad():
+        return as_predicted("order.learned-rows", predictions())
 
 
 def _learned(generator: torch.Generator) -> dict[str, Placed]:
@@ -126,7 +128,8 @@ and they differ. Both sides are analytic, so they differ for almost all weights 
 different rows leave 1 permutation of n!.
 Generic is needed: rows that differ only where no projection looks order nothing. The refuter's do.""",
     instrument="symmetry: all 720 permutations of 6 positions, against those that keep the table, in float64",
-    rule="holds where for every table both sets are equal; refuted where a permutation is in one only",
+    rule="holds where for every table both sets are equal; refuted where a swap of equal rows clearly "
+    "breaks, or another commutes that does so exactly, or that the rows would clearly break",
     scope="5 tables, from all rows different to all equal, 720 permutations each, at a generic input",
     breaks="rows that differ only in coordinates that no projection reads: all 720 commute",
     source="derived for this project",
@@ -160,7 +163,7 @@ def _one_map(subject: Float[Tensor, "n width"], generator: torch.Generator) -> F
     result = Finding(
         claim="order.sinusoid-rotation",
         verdict=Verdict.INCONCLUSIVE,
-        measured=apart,
+        measured=finite(apart),
         bound=bound,
         bound_from=f"T3 at {n} positions and shifts up to {max(SHIFTS)}, in float64",
         reason=f"turned by R_k, {n} positions land within {apart:.1e} of those k later (k = "
@@ -168,18 +171,49 @@ def _one_map(subject: Float[Tensor, "n width"], generator: torch.Generator) -> F
     )
     if max(apart, straight) <= bound:
         return result.but(verdict=Verdict.HOLDS, strength=Strength.PROVED)
+    if not subject.isfinite().all():
+        return result.but(reason="the code has entries that are no numbers")
     missed = [_best_linear(subject, k) - subject[k:] for k in SHIFTS]
     fitted, shift, miss = max(
         ((float(miss.square().mean().sqrt()), k, miss) for k, miss in zip(SHIFTS, missed, strict=True)),
         key=lambda one: one[0],
     )
     if fitted <= rounding.CLEAR * bound:
-        return result
+        return _isometry(result, subject, bound)
     at = int(miss.norm(dim=-1).argmax())
     there = subject[shift:][at]
     where = {"shift": shift, "position": at, "fitted": (there + miss[at]).tolist(), "code": there.tolist()}
     reason = f"the best of all linear maps misses by {fitted:.2f}, root mean square, at shift {shift}"
     return result.but(verdict=Verdict.REFUTED, measured=fitted, reason=reason, counterexample=where)
+
+
+def _isometry(result: Finding, code: Float[Tensor, "n width"], bound: float) -> Finding:
+    """A linear map moves the code: refuted where none that does is orthogonal, for products p·q change.
+
+    Rows within ``bound`` of R p and R q, coordinate by coordinate, have a product within 2√d·bound·‖p‖ and
+    what two dot products are rounded by.
+    """
+    length, width = float(code.norm(dim=-1).max()), code.shape[1]
+    limit = 2 * width**0.5 * bound * length + 2 * rounding.gamma(width, code.dtype) * length**2
+    gram = code @ code.mT
+    most, shift, apart = max(
+        ((float(apart.max()), k, apart) for k in SHIFTS for apart in [(gram[k:, k:] - gram[:-k, :-k]).abs()]),
+        key=lambda one: one[0],
+    )
+    if most <= rounding.CLEAR * limit:
+        return result
+    p, q = divmod(int(apart.argmax()), len(apart))
+    where = {"shift": shift, "positions": [p, q], "product": float(gram[p, q])}
+    where["product_later"] = float(gram[p + shift, q + shift])
+    reason = f"a linear map fits, but not an orthogonal one: products of two positions change by {most:.2g}, "
+    return result.but(
+        verdict=Verdict.REFUTED,
+        measured=most,
+        bound=limit,
+        bound_from="T3 in both rows of a product, and its rounding",
+        reason=f"{reason}at shift {shift}",
+        counterexample=where,
+    )
 
 
 SINUSOID_ROTATION = Claim(
@@ -195,7 +229,8 @@ on their distance alone: PE(p)·PE(q) = Σ cos (p − q)ω.
 The check must have many more positions than coordinates: any n − k ≤ d rows in general position are mapped
 onto any others by some matrix. It takes 1,000 positions of 64 coordinates.""",
     instrument="the largest |R_k PE(p) − PE(p + k)| of 1,000 positions; the best linear fit; in float64",
-    rule="holds where R_k is within T3; refuted where even the best linear map is clearly beyond it",
+    rule="holds where R_k is within T3; refuted where even the best linear map is clearly beyond it, or "
+    "where products PE(p)·PE(q) change clearly with a shift, as no orthogonal map lets them",
     scope="1,000 positions, 64 coordinates, shifts of 1, 7, 100 and 500; by the proof, all of them",
     breaks="a learned code: no linear map moves it",
     source="Vaswani et al., Attention Is All You Need (2017), section 3.5: it is linear (passage read)",
@@ -205,6 +240,10 @@ onto any others by some matrix. It takes 1,000 positions of 64 coordinates.""",
 )
 
 TIME = 12
+INPUTS = 3
+
+FAR_ABOVE = 1e6
+"""How many times its bound the effect of positions must be, for a shift that moves nothing to refute."""
 
 
 def _layer(subject: Attention | Placed) -> Attention:
@@ -222,18 +261,22 @@ def _scores(subject: Attention | Placed, x: Tensor, ids: Tensor) -> tuple[Tensor
 
 
 def _place(apart: Tensor, shift: int, before: Tensor, after: Tensor) -> dict[str, int | float]:
-    _, head, i, j = (int(at) for at in torch.unravel_index(apart.argmax(), apart.shape))
-    place: dict[str, int | float] = {"shift": shift, "head": head, "query": i, "key": j}
-    return place | {"score": float(before[0, head, i, j]), "shifted": float(after[0, head, i, j])}
+    at = torch.unravel_index(apart.argmax(), apart.shape)
+    names = ("sequence", "head", "query", "key")
+    place = {"shift": shift, **dict(zip(names, map(int, at), strict=True))}
+    return {**place, "score": float(before[at]), "shifted": float(after[at])}
 
 
 def _shift_seen(subject: Attention | Placed, generator: torch.Generator) -> Finding:
-    x, ids, shift = draw(generator, 1, TIME, WIDTH), torch.arange(TIME), 7
+    x, ids, shift = draw(generator, INPUTS, TIME, WIDTH), torch.arange(TIME), 7
     with torch.no_grad():
         before, stray = _scores(subject, x, ids)
         after, again = _scores(subject, x, ids + shift)
+        reversed_, _ = _scores(subject, x, ids.flip(0))
     apart, bound = (after - before).abs(), float((stray + again).max())
     most = float(apart.max())
+    # How far positions reach at all: what their reversal changes, at the input where that is least.
+    effect = float((reversed_ - before).abs().flatten(1).amax(-1).min())
     bare = positions.sinusoidal(TIME + shift, WIDTH)
     gram = bare @ bare.mT
     alone = float((gram[shift:, shift:] - gram[:TIME, :TIME]).abs().max())
@@ -243,13 +286,14 @@ def _shift_seen(subject: Attention | Placed, generator: torch.Generator) -> Find
         measured=finite(most),
         bound=finite(bound),
         bound_from="T1 for the scores of two evaluations, in float64; to hold, a score must change by more",
-        reason=f"a shift by {shift} changes a score by {most:.2g}; the bare PE·PE changes by {alone:.1e}",
+        reason=f"a shift by {shift} changes a score by {most:.2g}, a reversal by {effect:.2g}; the bare "
+        f"PE·PE changes by {alone:.1e}",
     )
     if most > rounding.CLEAR * bound:
         return result.but(verdict=Verdict.HOLDS, strength=Strength.PROVED)
-    if most <= bound:
+    if most <= bound and effect > FAR_ABOVE * bound:
         place = _place(apart, shift, before, after)
-        return result.but(verdict=Verdict.REFUTED, counterexample=place | {"input": x[0].tolist()})
+        return result.but(verdict=Verdict.REFUTED, counterexample=place | {"input": x.tolist()})
     return result
 
 
@@ -265,9 +309,10 @@ M = I, give Σ cos (i − j)ω. A generic M does not. And the second term become
 shift whatever M is, unless xᵀM = 0: it holds a token against a place, not against a distance.
 So one input and one shift that move a score prove it. Rotary positions turn queries and keys instead, after
 the projections, where only RᵀR = I is left; see order.rotary-shift.""",
-    instrument="the scores of 12 tokens at positions from 0 and from 7, every pair, in float64",
-    rule="holds where a score changes clearly more than T1; refuted where none changes more than T1",
-    scope="a drawn layer and input, shown by example; by the proof, almost all weights and inputs",
+    instrument="the scores of 12 tokens at positions from 0, from 7 and reversed, every pair, in float64",
+    rule="holds where a score changes clearly more than T1; refuted where none changes more than T1 though "
+    f"a reversal of the positions changes one by {FAR_ABOVE:.0e} times that, at each of {INPUTS} inputs",
+    scope="a drawn layer and 3 inputs, shown by example; by the proof, almost all weights and inputs",
     breaks="rotary positions: their scores do not change",
     source="derived for this project",
     test=_shift_seen,
@@ -282,7 +327,7 @@ FAR = (1, 7, 100, 1000)
 
 def _shift_unseen(subject: Attention | Placed, generator: torch.Generator) -> Finding:
     x, ids, layer = draw(generator, 1, TIME, WIDTH), torch.arange(TIME), _layer(subject)
-    tried = []
+    tried, told = [], f"shifts by {', '.join(map(str, FAR))}"
     with torch.no_grad():
         before, _ = _scores(subject, x, ids)
         placed = subject.placed(x, ids) if isinstance(subject, Placed) else x
@@ -297,14 +342,38 @@ def _shift_unseen(subject: Attention | Placed, generator: torch.Generator) -> Fi
             most,
             bound,
             f"T4 at shift {shift} for {TIME} tokens, angles and vectors in float64",
-            f"shifts by {', '.join(map(str, FAR))} change a score by at most {most:.1e}, at {shift}",
+            f"{told} change a score by at most {most:.1e}, at {shift}",
             _place((after - before).abs(), shift, before, after) | {"input": x[0].tolist()},
         )
-        if result.verdict is not Verdict.HOLDS:
-            return result
+        outputs = _outputs_shifted(subject, x, ids)
+        for verdict in (Verdict.REFUTED, Verdict.INCONCLUSIVE):
+            for found in (result, outputs):
+                if found.verdict is verdict:
+                    return found
         few = draw(generator, 5, WIDTH)
         group = symmetry.group(subject, few, twice(subject, few[None]))
-    return result.but(reason=f"{result.reason}; of 120 permutations of 5 positions, {group.order} commutes")
+    return result.but(
+        reason=f"{result.reason}, and an output by {outputs.measured:.1e} (T1 explains {outputs.bound:.1e}); "
+        f"of 120 permutations of 5 positions, {group.order} commutes"
+    )
+
+
+def _outputs_shifted(subject: Attention | Placed, x: Tensor, ids: Tensor) -> Finding:
+    """The outputs at shifted positions against those from 0: positions may come in beside the scores."""
+    before, stray = subject(x, ids), float(rounding.forward(subject, x, None, ids).max())
+    tried = []
+    for shift in FAR:
+        apart = (subject(x, ids + shift) - before).abs()
+        bound = stray + float(rounding.forward(subject, x, None, ids + shift).max())
+        tried.append((float(apart.max()), bound, shift, apart))
+    most, bound, shift, apart = max(tried, key=lambda one: one[0] / one[1])
+    _, at, coordinate = (int(i) for i in torch.unravel_index(apart.argmax(), apart.shape))
+    where = {"shift": shift, "position": at, "coordinate": coordinate, "input": x[0].tolist()}
+    values = {"output": float(before[0, at, coordinate])}
+    values["shifted"] = float(subject(x, ids + shift)[0, at, coordinate])
+    reason = f"a shift by {shift} changes an output by {most:.2g}"
+    bound_from = f"T1 for the outputs at positions from 0 and from {shift}, in float64"
+    return equal("order.rotary-shift", most, bound, bound_from, reason, where | values)
 
 
 ROTARY_SHIFT = Claim(
@@ -318,8 +387,9 @@ Order is seen all the same: R_(j−i) and R_(i−j) differ, so for generic weigh
 commutes, and the only permutation left is the identity.
 This is exact arithmetic. An angle pω is a product, rounded by u·pω: in float64 nothing at p = 1,000,
 but in bfloat16 u = 2⁻⁸, and the numbers beyond 256 are not even all there. The refuter's scores change.""",
-    instrument="the scores of 12 tokens at positions shifted by up to 1,000, every pair, in float64",
-    rule="holds where no score changes by more than T4; refuted where one changes clearly more",
+    instrument="scores and outputs of 12 tokens at positions shifted by up to 1,000, every pair, in float64",
+    rule="holds where no score changes by more than T4 and no output by more than T1; refuted where one "
+    "changes clearly more",
     scope="2 heads, 12 tokens, shifts of 1, 7, 100 and 1,000, a drawn input; by the proof, all of them",
     breaks="rotary angles computed in bfloat16 (learned absolute positions are refuted as well)",
     source="Su et al., RoFormer (2021): relative position by rotation (abstract read)",

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from whyformer.claims.claim import Claim
+from whyformer.claims.judging import finite
 from whyformer.errors import UsageError
 from whyformer.finding import Finding, Strength, Verdict
 from whyformer.instruments import rounding
@@ -164,17 +165,23 @@ def law_of_dilution(head: Lookup, generator: torch.Generator) -> Finding:
     """Compare weights and answers with the law, on both sides of the edge and with drawn scores."""
     last = edge(head.sharpness)
     met = [meet(head, n, generator) for n in sorted({1, 2, 10, last, last + 1, 2 * last})]
-    worst = max(met, key=lambda each: each.apart / each.limit)
-    common: dict[str, Any] = {"claim": "routing.dilution", "measured": worst.apart, "bound": worst.limit}
-    common |= {"bound_from": "T1 on the weight, and the rounding of the formula"}
+    # What is no number counts as the worst, and decides nothing.
+    worst = max(met, key=lambda each: math.inf if math.isnan(each.apart) else each.apart / each.limit)
+    common: dict[str, Any] = {"claim": "routing.dilution", "measured": finite(worst.apart)}
+    common |= {
+        "bound": finite(worst.limit),
+        "bound_from": "T1 on the weight, and the rounding of the formula",
+    }
     on_law = worst.apart <= worst.limit
     if on_law and all(each.right is (each.distractors <= last) for each in met):
-        reason = f"beside {last} distractors the match wins, beside {last + 1} it loses: e^{head.sharpness:g}"
-        reason += f" = {math.exp(head.sharpness):.2f}"
+        reason = (
+            f"beside {last} distractors that all copy one token the match wins, beside {last + 1} it loses: "
+        )
+        reason += f"e^{head.sharpness:g} = {math.exp(head.sharpness):.2f}"
         return Finding(verdict=Verdict.HOLDS, strength=Strength.PROVED, reason=reason, **common)
     wrong = [each for each in met if each.right is (each.distractors > last)]
     shown = wrong[0] if on_law and wrong else worst
-    if shown is worst and worst.apart <= rounding.CLEAR * worst.limit:
+    if shown is worst and not worst.apart > rounding.CLEAR * worst.limit:
         return Finding(verdict=Verdict.INCONCLUSIVE, reason="too near the bound to tell", **common)
     witness = {
         "distractors": shown.distractors,
@@ -189,7 +196,8 @@ def law_of_dilution(head: Lookup, generator: torch.Generator) -> Finding:
 
 DILUTION = Claim(
     id="routing.dilution",
-    sentence="A head of bounded scores is diluted: beside more than e^Δ distractors, its match loses.",
+    sentence="A head of bounded scores is diluted: beside more than e^Δ distractors, its match weighs less "
+    "than all of them together.",
     mathematics="""\
 A match Δ above each of n distractors weighs w = 1/(1 + Σ_j e^(s_j − s)) ≥ 1/(1 + n e^(−Δ)), with equality
 where all stand exactly Δ below. Scores within ±B differ by at most 2B, so w ≤ 1/(1 + n e^(−2B)): at

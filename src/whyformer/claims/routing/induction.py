@@ -1,4 +1,4 @@
-"""What two layers can do with tokens and positions alone: complete [.. A B .. A] with B."""
+"""What two layers can do with tokens and positions alone: complete [.. A B .. A] by the most recent A."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from whyformer.claims.claim import Claim
+from whyformer.claims.judging import finite
 from whyformer.finding import Finding, Strength, Verdict
 from whyformer.instruments.recall import hop, sequences
 from whyformer.instruments.rounding import ELEMENTARY, gamma, unit
@@ -40,9 +41,9 @@ def completes(subject: InductionCircuit, generator: torch.Generator) -> Finding:
         named = shares.gather(-1, answer[..., None]).squeeze(-1)
         rival = shares.scatter(-1, answer[..., None], -1.0).amax(-1)
         margin, floor = named - rival, 2 * share_error(1 + time, subject.dtype)
-        least = min(least, margin.min().item())
+        least = torch.tensor([least, margin.min().item()]).min().item()
         right, asked = right + int((margin > floor).sum()), asked + margin.numel()
-        unsure += int((margin.abs() <= floor).sum())
+        unsure += int((~(margin.abs() > floor)).sum())
         completed += int((margin[:, -1] > floor)[truth[:, -1] >= 0].sum())
         twins += int((truth[:, -1] >= 0).sum())
         if wrong is None and (margin < -floor).any():
@@ -50,7 +51,7 @@ def completes(subject: InductionCircuit, generator: torch.Generator) -> Finding:
             wrong = {"sequence": tokens[row, : at + 1].tolist(), "says": int(shares[row, at].argmax())}
             wrong |= {"expected": int(answer[row, at]), "margin": margin[row, at].item()}
     floor = 2 * share_error(1 + max(time for _, time in SIZES), subject.dtype)
-    common: dict[str, Any] = {"claim": "routing.induction", "measured": least, "bound": floor}
+    common: dict[str, Any] = {"claim": "routing.induction", "measured": finite(least), "bound": floor}
     common["bound_from"] = "T5: twice the error of a share, T1, which the lead of the right share must exceed"
     reason = (
         f"{completed:,} of {twins:,} sequences with an earlier twin completed, and {right:,} of {asked:,} "
@@ -66,7 +67,8 @@ def completes(subject: InductionCircuit, generator: torch.Generator) -> Finding:
 
 INDUCTION = Claim(
     id="routing.induction",
-    sentence="Two layers, from tokens and positions alone, complete every [.. A B .. A] with B.",
+    sentence="Two layers, from tokens and positions alone, complete every [.. A B .. A] with what followed "
+    "the most recent A.",
     mathematics="""\
 Layer 1 gives each position the code of the token before it. Layer 2 scores query i and key j by
 κ⟨code(x_i), code(x_{j−1})⟩ − r(i − j), and the start token by σ. Codes are w binary digits ±1: the inner

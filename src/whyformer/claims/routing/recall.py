@@ -165,7 +165,7 @@ def remembers(memory: Memory, pairs: int = PAIRS) -> Finding:
 
 CAPACITY = Claim(
     id="routing.capacity",
-    sentence="A state of b bits recalls at most b/log₂V pairs, however it is built or trained.",
+    sentence="A state of b bits recalls for certain at most b/log₂V pairs, however it is built or trained.",
     mathematics="""\
 m pairs with known keys and values from V are one of V^m lists. After reading one, all that is kept is one of
 2^b states, and a state answers each key in one way: it reads back one list whole, and no other. So at most

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from whyformer.claims.claim import Claim
+from whyformer.claims.judging import finite
 from whyformer.finding import Finding, Strength, Verdict
 from whyformer.instruments import rounding, signal
 from whyformer.subjects.recurrent import LSTM, Cell, DiagonalCell, VanillaRNN
@@ -24,7 +26,7 @@ LONG = 128
 CAUGHT = 1e-10
 """The smallest planted fault that the tests see refuted: a skip, a recurrence or a leak of this weight."""
 RATE = 0.95
-"""What claim 6 says that a contractive cell keeps of a signal in one step, at most."""
+"""What claim 6 allows a cell to keep of a signal in one step, at most, by its weights."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,8 @@ def decide(
         claim=claim,
         verdict=Verdict.HOLDS,
         strength=Strength.SAMPLED,
-        measured=worst.measured,
-        bound=worst.bound,
+        measured=finite(worst.measured),
+        bound=finite(worst.bound),
         bound_from=bound_from,
         reason=f"every gap from 1 to {gap}, {SEQUENCES} random sequences: with 95 % confidence fewer than "
         f"1 sequence in {int(SEQUENCES / 3)} deviates; a planted fault of weight {CAUGHT:g} is caught",
@@ -101,7 +103,9 @@ def decide(
     return finding.but(
         verdict=Verdict.INCONCLUSIVE,
         strength=None,
-        reason=f"above the bound, but not {rounding.CLEAR:g} times, or shrinking with precision",
+        reason="no number came of it"
+        if math.isnan(worst.measured)
+        else f"above the bound, but not {rounding.CLEAR:g} times, or shrinking with precision",
     )
 
 
@@ -172,7 +176,7 @@ def _fading_test(cell: VanillaRNN, generator: torch.Generator) -> Finding:
     if finding.verdict is not Verdict.HOLDS:
         return finding
     rate = contraction(cell)
-    if rate > RATE:
+    if not rate <= RATE:
         return finding.but(
             verdict=Verdict.INCONCLUSIVE,
             strength=None,
@@ -187,8 +191,8 @@ def _fading_test(cell: VanillaRNN, generator: torch.Generator) -> Finding:
 
 FADING = Claim(
     id="routing.fading",
-    sentence="A contractive vanilla RNN forgets geometrically: a gap of g steps leaves at most "
-    f"{RATE:g}^g of a signal, whatever the input.",
+    sentence=f"A vanilla RNN whose weights allow a factor of at most {RATE:g} a step forgets geometrically: "
+    f"a gap of g steps leaves at most {RATE:g}^g of a signal, whatever the input.",
     mathematics=f"""\
 With h_t = φ(W h_(t−1) + U x_t), a step's Jacobian is diag(φ′)·W, so ‖J_t‖₂ ≤ sup|φ′|·σ_max(W) = ρ at every
 input and state, and the product over a gap has ‖∂h_T/∂h_(T−g)‖₂ ≤ ρ^g. With ρ ≤ {RATE:g} < 1 that fades.
@@ -256,6 +260,8 @@ DECAYS = (1.0, -1.0, 0.99, 0.9, -0.9, 0.5)
 
 def _decay(cell: DiagonalCell, x: Tensor, start: Tensor) -> Deviation:
     found = signal.gap_jacobians(cell, x, start)
+    if not cell.decay.isfinite().all():
+        return Deviation(math.nan, math.nan)
     poles, gaps = [Fraction(a) for a in cell.decay.tolist()], range(1, len(found) + 1)
     powers = torch.tensor([[float(a**g) for a in poles] for g in gaps], dtype=x.dtype)
     expected = torch.diag_embed(powers)[:, None].broadcast_to(found.shape)

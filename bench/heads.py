@@ -1,0 +1,146 @@
+"""CPU time and peak memory of a scan, against the plain forward and other ways to see attention.
+
+Every figure comes from fresh processes, one of each way in turn. The model has the shape of SmolLM2-135M and
+random weights, which cost the same. TransformerLens is measured where it is installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+LENGTHS = (256, 1024, 2048, 4096, 8192)
+ROUNDS = 7
+LONG = 65_536
+SHAPE = {
+    "vocab_size": 49152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
+PEERS = {"output_attentions": 2048, "TransformerLens": 2048}
+"""The longest input that each is measured at: their patterns take 10 GiB at 4,096."""
+LIMITS = (
+    {f"scan / plain, CPU time, {length}": 0.85 if length <= 1024 else 0.90 for length in LENGTHS}
+    | {f"scan / plain, peak memory, {length}": 0.80 for length in LENGTHS if length >= 2048}
+    | {f"scan of 2 layers, peak GiB, {LONG}": 20.0}
+)
+"""The most that each figure of ``main`` may be."""
+
+
+def model(layers: int, positions: int) -> Any:
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    config = LlamaConfig(**SHAPE | {"num_hidden_layers": layers, "max_position_embeddings": positions})
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def plain(length: int) -> Callable[[], object]:
+    whole, ids = model(30, 8192), torch.randint(SHAPE["vocab_size"], (1, length))
+    return lambda: whole(ids).logits
+
+
+def output_attentions(length: int) -> Callable[[], object]:
+    whole, ids = model(30, 8192), torch.randint(SHAPE["vocab_size"], (1, length))
+    whole.set_attn_implementation("eager")
+    return lambda: whole(ids, output_attentions=True).attentions
+
+
+def scan(length: int, layers: int = 30) -> Callable[[], object]:
+    from whyformer.instruments.heads import scan as every_head
+    from whyformer.instruments.repeats import scattered
+
+    generator = torch.Generator().manual_seed(31)
+    ids = torch.arange(SHAPE["vocab_size"])
+    rows = scattered(1, length, ids, start=None, generator=generator)
+    whole = model(layers, max(length, 8192))
+    return lambda: every_head(whole, rows)
+
+
+def transformer_lens(length: int) -> Callable[[], object]:
+    import transformer_lens as lens
+
+    config = lens.HookedTransformerConfig(
+        n_layers=30,
+        d_model=SHAPE["hidden_size"],
+        n_ctx=8192,
+        d_head=64,
+        n_heads=SHAPE["num_attention_heads"],
+        n_key_value_heads=SHAPE["num_key_value_heads"],
+        d_mlp=SHAPE["intermediate_size"],
+        d_vocab=SHAPE["vocab_size"],
+        act_fn="silu",
+        gated_mlp=True,
+        normalization_type="RMS",
+        positional_embedding_type="rotary",
+        rotary_dim=64,
+        final_rms=True,
+    )
+    whole, ids = lens.HookedTransformer(config), torch.randint(SHAPE["vocab_size"], (1, length))
+    return lambda: whole.run_with_cache(ids, names_filter=lambda name: name.endswith("hook_pattern"))
+
+
+WAYS: dict[str, Callable[[int], Callable[[], object]]] = {
+    "plain": plain,
+    "scan": scan,
+    "output_attentions": output_attentions,
+    "TransformerLens": transformer_lens,
+    "scan of 2 layers": lambda length: scan(length, layers=2),
+}
+
+
+def measure(way: str, length: int) -> None:
+    """In a process of its own: seconds of CPU of one call, and the peak of the whole process in bytes."""
+    with torch.inference_mode():
+        call = WAYS[way](length)
+        start = time.process_time()
+        call()
+        seconds = time.process_time() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    print(json.dumps([seconds, peak]))
+
+
+def fresh(way: str, length: int) -> tuple[float, float]:
+    command = [sys.executable, "-m", "bench.heads", way, str(length)]
+    quiet = {"OMP_WAIT_POLICY": "PASSIVE", "TRANSFORMERS_VERBOSITY": "error"}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=os.environ | quiet)
+    seconds, peak = json.loads(done.stdout.splitlines()[-1])
+    return seconds, peak
+
+
+def main(lengths: tuple[int, ...] = LENGTHS, rounds: int = ROUNDS) -> dict[str, float]:
+    """The figures that ``LIMITS`` bounds, and those of the peers as ratios to the plain forward."""
+    found: dict[str, float] = {}
+    for length in lengths:
+        ways = ["plain", "scan", *(peer for peer, longest in PEERS.items() if length <= longest)]
+        if importlib.util.find_spec("transformer_lens") is None and "TransformerLens" in ways:
+            ways.remove("TransformerLens")
+        met: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+        for _ in range(rounds):
+            for way in ways:
+                met[way].append(fresh(way, length))
+        middle = {way: [statistics.median(column) for column in zip(*each)] for way, each in met.items()}  # noqa: B905
+        for way in ways[1:]:
+            for at, what in enumerate(("CPU time", "peak memory")):
+                found[f"{way} / plain, {what}, {length}"] = middle[way][at] / middle["plain"][at]
+        found[f"plain, CPU seconds, {length}"] = middle["plain"][0]
+    found[f"scan of 2 layers, peak GiB, {LONG}"] = fresh("scan of 2 layers", LONG)[1] / 2**30
+    return found
+
+
+if __name__ == "__main__":
+    measure(sys.argv[1], int(sys.argv[2]))

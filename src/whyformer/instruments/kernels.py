@@ -1,0 +1,252 @@
+"""Attention kernels that also give the log-sum-exp of each query's scores.
+
+The fused kernels of torch compute it on the way and return it; where neither of them takes the call (soft
+caps, sinks, values of another width than the keys), a plain one works through the queries in blocks.
+
+Axes: batch, heads, kv (key-value heads), time (queries), keys, width, pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+FUSED = "fused kernel with log-sum-exp"
+PLAIN = "plain attention, in blocks of queries"
+BLOCK = 1 << 22
+"""The most scores, of all heads (or for a mask, of all rows), that are held at once."""
+PAIRS = 512
+"""Pairs whose probabilities are computed at once: what their queries take fits a processor's cache."""
+
+_SHARED_KEYS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+"""Whether the fused CPU kernel takes fewer key-value heads than heads; checked on torch 2.13."""
+
+
+class Lazy(Protocol):
+    """A mask that is built in parts."""
+
+    def block(self, first: int, last: int, low: int, high: int) -> Tensor:
+        """The mask of queries first … last − 1 and keys low … high − 1, True where seen."""
+
+    def lowest(self, first: int) -> int:
+        """A key below which no query from ``first`` on sees anything."""
+
+    def visible(self, pairs: Tensor) -> Tensor:
+        """Whether each (row, query, key) is seen."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scoring:
+    """How a score follows from a query and a key.
+
+    Attributes:
+        scale: factor on their product.
+        causal: whether a query sees the keys up to its own place only.
+        mask: what it sees beyond that: True for a pair that is seen, or numbers to add; or built in parts.
+        cap: scores go through cap · tanh(score / cap).
+        sinks: one more score for each head, of a key that holds nothing.
+        bias: numbers to add before the mask.
+    """
+
+    scale: float
+    causal: bool = False
+    mask: Tensor | Lazy | None = None
+    cap: float | None = None
+    sinks: Float[Tensor, " heads"] | None = None
+    bias: Float[Tensor, "_ _ time keys"] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether a score is the scaled product and a mask, and nothing else."""
+        return self.cap is None and self.sinks is None and self.bias is None
+
+    def capped(self, score: Tensor) -> Tensor:
+        """The score after its soft cap."""
+        return score if self.cap is None else self.cap * torch.tanh(score / self.cap)
+
+
+def attend(
+    query: Float[Tensor, "batch heads time width"],
+    key: Float[Tensor, "batch kv keys width"],
+    value: Float[Tensor, "batch kv keys out"],
+    scoring: Scoring,
+) -> tuple[Float[Tensor, "batch heads time out"], Float[Tensor, "batch heads time"], str]:
+    """What each head reads, the log-sum-exp of its scores, and the computation that was taken, in words."""
+    fusible = scoring.plain and key.shape[-1] == value.shape[-1]
+    if fusible and query.device.type == "cpu":
+        return *_fused(_fused_cpu, query, key, value, scoring), f"{FUSED} on cpu"
+    if fusible and query.device.type == "cuda":
+        return *_fused(_fused_cuda, query, key, value, scoring), f"{FUSED} on cuda"
+    return *_plain(query, key, value, scoring), PLAIN
+
+
+def _fused(kernel: Any, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor]:
+    """One call of the kernel, or with a mask built in parts, one for every block of queries."""
+    mask, scale = scoring.mask, scoring.scale
+    if mask is None or isinstance(mask, Tensor):
+        added = None if mask is None else _additive(mask, query)
+        return kernel(query, key, value, added, scoring.causal, scale)
+    batch, time, keys = query.shape[0], query.shape[2], key.shape[2]
+    size = max(1, min(time, BLOCK // (batch * keys)))
+    parts = []
+    for first in range(0, time, size):
+        last = min(time, first + size)
+        # A block that holds every query is the call that torch itself would make, bitwise.
+        low, high = (0, keys) if size == time else (mask.lowest(first), keys - time + last)
+        added = _additive(mask.block(first, last, low, high), query)
+        q, k, v = query[:, :, first:last], key[:, :, low:high], value[:, :, low:high]
+        parts.append(kernel(q, k, v, added, False, scale))
+    if len(parts) == 1:
+        return parts[0]
+    outputs, normalisers = zip(*parts, strict=True)
+    return torch.cat(outputs, 2), torch.cat(normalisers, 2)
+
+
+def _additive(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask as numbers to add: 0 where seen, −∞ where not."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill_(~mask, -torch.inf)
+
+
+def _fused_cpu(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    if not _SHARED_KEYS:
+        key, value = _spread(key, query), _spread(value, query)
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, causal, attn_mask=mask, scale=scale
+    )
+
+
+def _fused_cuda(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The memory-efficient kernel, which takes float32 and masks; its log-sum-exp is padded at the end."""
+    time = query.shape[2]
+    if mask is not None:
+        mask = mask.expand(query.shape[0], query.shape[1], time, key.shape[2])
+    output, normaliser, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
+        query, _spread(key, query), _spread(value, query), mask, True, 0.0, causal, scale=scale
+    )
+    return output, normaliser[..., :time]
+
+
+def _spread(shared: Tensor, query: Tensor) -> Tensor:
+    """Keys or values of each key-value head, repeated for those that share it: head h reads ⌊h·kv/heads⌋."""
+    return shared.repeat_interleave(query.shape[1] // shared.shape[1], 1)
+
+
+def _plain(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor]:
+    batch, heads, time, _ = query.shape
+    keys = key.shape[2]
+    key, value = _spread(key, query), _spread(value, query)
+    output = query.new_empty(batch, heads, time, value.shape[-1])
+    normaliser = torch.empty(batch, heads, time, dtype=torch.float32, device=query.device)
+    normaliser = normaliser.to(torch.promote_types(query.dtype, torch.float32))
+    size = max(1, BLOCK // (batch * heads * keys))
+    for first in range(0, time, size):
+        last = min(time, first + size)
+        score = scoring.capped(query[:, :, first:last] @ key.mT * scoring.scale)
+        if scoring.bias is not None:
+            score = score + scoring.bias[..., first:last, :keys]
+        seen = _seen(scoring, first, last, keys, query)
+        score = (score if seen is None else score + seen).to(normaliser.dtype)
+        total = score.logsumexp(-1)
+        if scoring.sinks is not None:
+            total = torch.logaddexp(total, scoring.sinks.to(total).view(1, -1, 1))
+        # A query that sees nothing reads nothing.
+        weights = (score - total[..., None]).exp_().nan_to_num_(0.0)
+        output[:, :, first:last] = weights.to(value.dtype) @ value
+        normaliser[:, :, first:last] = total
+    return output, normaliser
+
+
+def _seen(scoring: Scoring, first: int, last: int, keys: int, like: Tensor) -> Tensor | None:
+    """What the mask adds to the scores of a block of queries."""
+    if scoring.causal:
+        place = torch.arange(keys, device=like.device)
+        return _additive(place <= torch.arange(first, last, device=like.device)[:, None], like)
+    if scoring.mask is None:
+        return None
+    if isinstance(scoring.mask, Tensor):
+        return _additive(scoring.mask[..., first:last, :keys], like)
+    return _additive(scoring.mask.block(first, last, 0, keys), like)
+
+
+def pair_probability(
+    query: Float[Tensor, "batch heads time width"],
+    key: Float[Tensor, "batch kv keys width"],
+    normaliser: Float[Tensor, "batch heads time"],
+    scoring: Scoring,
+    pairs: Int[Tensor, "3 pairs"],
+) -> Float[Tensor, "pairs heads"]:
+    """exp(score − log-sum-exp) of each (row, query, key), in float32 or better; 0 where a mask hides it."""
+    heads, kv = query.shape[1], key.shape[1]
+    q, k, total = query.transpose(1, 2), key.transpose(1, 2), normaliser.transpose(1, 2)
+    found = torch.empty(pairs.shape[1], heads, dtype=normaliser.dtype, device=query.device)
+    for start in range(0, pairs.shape[1], PAIRS):
+        row, at, to = pairs[:, start : start + PAIRS]
+        asking = q[row, at].unflatten(1, (kv, heads // kv))
+        score = (asking * k[row, to][:, :, None]).sum(-1).flatten(1)
+        score = scoring.capped(score * scoring.scale)
+        if scoring.bias is not None:
+            score = score + _picked(scoring.bias, row, at, to)
+        if isinstance(scoring.mask, Tensor) and scoring.mask.dtype != torch.bool:
+            score = score + _picked(scoring.mask, row, at, to)
+        found[start : start + PAIRS] = (score - total[row, at]).exp()
+    hidden = _hidden(scoring, pairs)
+    return found if hidden is None else found.masked_fill_(hidden, 0.0)
+
+
+def place_probability(
+    query: Float[Tensor, "batch heads time width"],
+    key: Float[Tensor, "batch kv keys width"],
+    normaliser: Float[Tensor, "batch heads time"],
+    scoring: Scoring,
+    back: int | None,
+) -> Float[Tensor, "batch heads later"]:
+    """What each query but the first gives to the key ``back`` (0 or 1) before it; for None, to key 0.
+
+    The same as ``pair_probability`` of those pairs; under a plain causal mask slices do, and nothing is
+    gathered.
+    """
+    batch, heads, time, _ = query.shape
+    if not scoring.causal or scoring.bias is not None:
+        places = torch.arange(1, time, device=query.device)
+        at = places.repeat(batch)
+        row = torch.arange(batch, device=query.device).repeat_interleave(time - 1)
+        pairs = torch.stack([row, at, at * 0 if back is None else at - back])
+        found = pair_probability(query, key, normaliser, scoring, pairs)
+        return found.view(batch, time - 1, heads).transpose(1, 2)
+    found = normaliser.new_empty(batch, heads, time - 1)
+    shared = query.unflatten(1, (key.shape[1], -1))
+    for first in range(1, time, PAIRS):
+        last = min(time, first + PAIRS)
+        keys = key[:, :, None, :1] if back is None else key[:, :, None, first - back : last - back]
+        score = torch.linalg.vecdot(shared[:, :, :, first:last], keys).flatten(1, 2)
+        score = scoring.capped(score * scoring.scale)
+        found[..., first - 1 : last - 1] = (score - normaliser[..., first:last]).exp()
+    return found
+
+
+def _picked(added: Tensor, row: Tensor, at: Tensor, to: Tensor) -> Float[Tensor, "pairs _"]:
+    """The entries of (1 or batch, 1 or heads, time, keys) at the pairs."""
+    return added[row if added.shape[0] > 1 else torch.zeros_like(row), :, at, to]
+
+
+def _hidden(scoring: Scoring, pairs: Tensor) -> Bool[Tensor, "pairs _"] | None:
+    """The pairs that the mask hides, for some heads or for all; a row that sees nothing gives nothing."""
+    mask = scoring.mask
+    if scoring.causal:
+        return (pairs[2] > pairs[1])[:, None]
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor):
+        return ~mask.visible(pairs)[:, None]
+    seen = _picked(mask, *pairs)
+    return ~seen if seen.dtype == torch.bool else seen == -torch.inf

@@ -196,7 +196,7 @@ def test_every_command_of_the_readme_runs(tmp_path):
     (tmp_path / "README.md").write_bytes(readme.read_bytes())
     (tmp_path / "examples").symlink_to(root / "examples")
     shell = f'set -e; whyformer() {{ "{sys.executable}" -m whyformer "$@" > /dev/null; }}\n'
-    subprocess.run(["bash", "-c", shell + "\n".join(exits)], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run(["bash", "-c", shell + "\n".join(exits)], cwd=tmp_path, check=True, timeout=400)
 
 
 def test_a_report_in_place_of_a_hard_link_to_its_text_is_refused(here, tmp_path, monkeypatch):

@@ -227,6 +227,8 @@ def test_an_interruption_before_the_command_is_imported_is_one_line():
     # The signal comes while whyformer.cli is looked for: before anything of it has run.
     probe = """
 import os, signal, sys
+# Whoever runs the tests in the background may have set the signal to be ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == "whyformer.cli":

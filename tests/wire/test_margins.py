@@ -117,6 +117,17 @@ def test_gaps_are_those_of_every_query_and_key():
     assert told.step == pytest.approx(min(float(a - b) for a, b in itertools.pairwise(twin)))
 
 
+@pytest.mark.parametrize("step", [0.5, 6.0, 12.0, 16.0])
+def test_the_latest_twin_keeps_its_share_of_the_weight(step):
+    """Of 5,000 twins, each a step farther back; in float32 few of them have a weight at all."""
+    kept, spread = scores.share(step, 5000, torch.float32)
+    fall = -step * torch.arange(5000).double()
+    assert kept <= fall.softmax(0)[0] <= kept + 1e-12
+    weights = fall.float().softmax(0)
+    assert abs(float(weights.double().sum()) - 1) <= spread
+    assert int((weights > 0).sum()) <= 104 / step + 2
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_scores_as_an_engine_takes_them_stay_within_their_rounding(dtype):
     """Turned queries and keys in the dtype, products summed in float32, both orders of scaling."""

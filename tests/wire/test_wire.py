@@ -5,7 +5,8 @@ import random
 import pytest
 import torch
 
-from whyformer.wire import Wired, wire
+from whyformer.wire import Wired, certify, scores, wire
+from whyformer.wire.circuit import UNIT
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -208,6 +209,21 @@ def test_two_hops_are_two_lookups(played):
     weight.zero_()
     assert int(model(torch.tensor([sequence])).logits[0, -1].argmax()) != c
     weight.copy_(kept)
+
+
+@pytest.mark.parametrize("case", ["llama two-hop", "llama two-hop agree", "llama two-hop bfloat16"])
+@torch.no_grad()
+def test_what_the_first_hop_leaves_is_blurred_no_more_than_is_allowed_for(case, played):
+    """All entries before layer 2 are whole units but for what several twins blur."""
+    wired, model = played(case)
+    dtype = model.dtype
+    step = certify(wired.path)["layers"][1]["recency_step"]
+    kept, spread = scores.share(step, wired.context, dtype)
+    for pattern in ([5], [5, 6], [5, 6, 7, 8, 9]):
+        sequence = [0, *(pattern * wired.context)[: wired.context - 1]]
+        held = model(torch.tensor([sequence]), output_hidden_states=True).hidden_states[2][0].double()
+        right = (held / UNIT).round() * UNIT
+        assert ((held - right).abs() <= right.abs() * (spread + 2 * (1 - kept))).all()
 
 
 @pytest.mark.parametrize("case", ["gpt2 copy", "llama copy", "llama copy bfloat16", "neox copy"])

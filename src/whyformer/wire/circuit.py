@@ -100,7 +100,7 @@ class Circuit:
 
     Attributes:
         embed: what a token puts into the residual stream, any scale of the architecture included.
-        positions: what a position adds, where positions are learned.
+        positions: what a position adds, where positions are learned; float32, since the table may be long.
         heads: one a layer.
         gain: the weight of the last norm, the same for all coordinates.
         unembed: what reads the logits; None where it is ``embed``, without the scale.

@@ -224,6 +224,7 @@ def write(out: Path, made: Made, family: Family, *, gguf: bool = False) -> None:
     try:
         with beside(out) as at:
             save_file(made.tensors, at / WEIGHTS, metadata={"format": "pt"})
+            (at / WEIGHTS).chmod(0o644)
             if gguf:
                 llamacpp.write(at / llamacpp.FILE, g, family.traits, made.tensors)
             for name, content in (
@@ -240,7 +241,7 @@ def write(out: Path, made: Made, family: Family, *, gguf: bool = False) -> None:
 
 
 def tokenizer(vocabulary: int) -> dict[str, Any]:
-    """A tokenizer.json of whole words parted by spaces; the first token is put before every text."""
+    """A tokenizer.json of words parted by spaces: the first token before a text, the pad for what is none."""
     first = {"id": word(FIRST), "ids": [FIRST], "tokens": [word(FIRST)]}
     pieces = [{"SpecialToken": {"id": word(FIRST), "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -261,7 +262,7 @@ def tokenizer(vocabulary: int) -> dict[str, Any]:
         "model": {
             "type": "WordLevel",
             "vocab": {word(i): i for i in range(vocabulary)},
-            "unk_token": "<unk>",
+            "unk_token": word(PAD),
         },
     }
 

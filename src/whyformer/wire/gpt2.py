@@ -79,7 +79,7 @@ def _read(geometry: Geometry, stored: Mapping[str, Tensor]) -> Circuit:
     return Circuit(
         geometry,
         double(stored["transformer.wte.weight"]),
-        double(stored["transformer.wpe.weight"]),
+        stored["transformer.wpe.weight"].float(),
         tuple(heads),
         float(stored["transformer.ln_f.weight"][0]),
         None if geometry.tied else double(stored["lm_head.weight"]),

@@ -88,7 +88,7 @@ def positions(geometry: Geometry, room: Layout, offset: int) -> Float[Tensor, "c
         bits = ((numbers[:, None] >> torch.arange(len(at))) & 1) * 2.0 - 1
         table[:, at] = bits * UNIT
         table[:, room.at[f"not {name}"]] = -bits * UNIT
-    return table.double()
+    return table
 
 
 def read(room: Layout, layer: int, value: float, name: str, i: int = 0) -> Reading:

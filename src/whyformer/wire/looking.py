@@ -137,7 +137,8 @@ def _digits(positions: Tensor, layer: Layer) -> tuple[int, float, Tensor]:
     rows = (head.q != 0).any(1)
     if not torch.equal(rows, (head.k != 0).any(1)):
         raise UnfitError(f"{where}: a row of its query has no row of its key, or the other way round")
-    query, key = (positions @ weight[rows].T * layer.scale for weight in (head.q, head.k))
+    table = positions[:, before.digits].double()
+    query, key = (table @ weight[rows][:, before.digits].T * layer.scale for weight in (head.q, head.k))
     place = torch.arange(key.shape[1])
     asked, has = (((part > 0).long() << place).sum(1) for part in (query, key))
     if len(has.unique()) < len(has):

@@ -203,12 +203,13 @@ def _steps(layer: Layer, positions: Tensor, rows: list[int], constant: Tensor) -
     """A ramp of digits: the same step from each position to the next; by distance, and its parts' sizes."""
     head = layer.head
     factors = (head.q[rows] @ constant) * layer.scale
-    along = positions @ (factors @ head.k[rows])
+    positions, keys = positions[:, layer.before.digits].double(), head.k[rows][:, layer.before.digits]
+    along = positions @ (factors @ keys)
     steps = along.diff()
     off = steps != steps[0]
     if bool(off.any()):
         raise UnfitError(
             f"{layer.where}: the recency step to position {int(off.long().argmax()) + 1} differs"
         )
-    size = (factors[:, None] * head.k[rows] * positions[0]).sum(1).abs() / layer.root
+    size = (factors[:, None] * keys * positions[0]).sum(1).abs() / layer.root
     return -float(steps[0]) / layer.root * torch.arange(len(along)).double(), size

@@ -58,7 +58,7 @@ def test_a_claim_that_is_asked_fails_with_the_witness(run):
     asked = ("--whyformer-claim", "routing.causal", "--whyformer-claim", "routing.reach=1")
     done = run("--whyformer-model", "model.py:Leaks", *asked)
     done.assert_outcomes(failed=2)
-    done.stdout.fnmatch_lines(["routing.causal does not hold", "*witness*"])
+    done.stdout.fnmatch_lines(["routing.causal is refuted", "*witness*"])
     done.stdout.no_fnmatch_line("*Traceback*")
     done.stdout.no_fnmatch_line("*pytest_plugin.py*")
 
@@ -76,7 +76,7 @@ def test_what_does_not_apply_is_skipped_with_the_reason(run):
         ("model.py:Rigth", (), "*Rigth*near it: Right*"),
         ("model.py", (), "*NAME*"),
         ("model.py:Right", ("--whyformer-claim", "routing.casual"), "*routing.casual*routing.causal*"),
-        ("model.py:Right", ("--whyformer-width", "8"), "*--tokens V or --width D*"),
+        ("model.py:Right", ("--whyformer-width", "8"), "*--whyformer-tokens V or --whyformer-width D*"),
     ],
 )
 def test_a_target_that_does_not_load_fails_with_one_line(run, target, asked, said):

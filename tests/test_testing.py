@@ -1,5 +1,6 @@
 """Claims as assertions: they pass where a claim holds, and else fail with the witness or the reason."""
 
+import pickle
 import subprocess
 import sys
 
@@ -114,7 +115,8 @@ def test_it_fails_with_the_witness_where_it_is_refuted(assertion, model, claim):
         assertion(*model, tokens=TOKENS, length=12)
     found = failed.value.finding
     assert (found.claim, found.verdict) == (claim, Verdict.REFUTED)
-    assert str(failed.value).startswith(f"{claim} does not hold\n")
+    assert str(failed.value).startswith(claim)
+    assert str(failed.value).splitlines()[0].endswith(" is refuted")
     assert "witness" in str(failed.value)
     assert found.counterexample
 
@@ -147,3 +149,31 @@ def test_what_cannot_be_used_is_no_failed_claim(claim, model, how, said):
 def test_importing_it_imports_no_torch():
     probe = "import sys, whyformer.testing; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)
+
+
+def test_a_claim_error_crosses_processes_and_says_its_verdict():
+    with pytest.raises(testing.ClaimError, match=r"routing.reach=1 is refuted") as left:
+        testing.assert_reach(Convolution(), 1, tokens=TOKENS)
+    again = pickle.loads(pickle.dumps(left.value))
+    assert again.finding == left.value.finding
+
+
+@pytest.mark.parametrize(
+    ("model", "how"),
+    [
+        (None, {"tokens": 8}),
+        (Convolution, {"tokens": 8}),
+        (Convolution(), {"tokens": "8"}),
+        (Convolution(), {"tokens": 8, "seed": "a"}),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_one_line(model, how):
+    with pytest.raises(UsageError) as left:
+        testing.assert_causal(model, **how)
+    assert "\n" not in str(left.value)
+
+
+def test_a_module_is_left_training_where_it_was():
+    model = Convolution().train()
+    testing.assert_causal(model, tokens=TOKENS)
+    assert model.training

@@ -73,11 +73,24 @@ def audit(
         UsageError: an argument cannot be used, or the subject cannot be run at all.
         PartialReportError: the subject, or the machine, gave out on the way; it carries what was found.
     """
+    _check(subject, {"tokens": tokens, "width": width, "length": length, "seed": seed})
     wanted = [registry.parse(name) for name in claims]
+    if isinstance(subject, nn.Module):
+        with _modes_kept(subject):
+            made = subject_of(subject, tokens=tokens, width=width)
+            return _audited(made, wanted, length, seed, progress)
     if isinstance(subject, str):
         subject = load(subject, tokens=tokens, width=width, seed=seed)
-    elif isinstance(subject, nn.Module):
-        subject = subject_of(subject, tokens=tokens, width=width)
+    return _audited(subject, wanted, length, seed, progress)
+
+
+def _audited(
+    subject: Subject,
+    wanted: list[tuple[Claim, Value]],
+    length: int | None,
+    seed: int,
+    progress: Callable[[str, int, int], None] | None,
+) -> Report:
     if subject.traits.vocabulary < 2:
         raise UsageError(subject.name, "with one token nothing can be changed", "give it two or more")
     questions = _questions(subject, wanted)
@@ -107,6 +120,28 @@ def audit(
     if progress is not None:
         progress("", len(questions), len(questions))
     return report()
+
+
+def _check(subject: object, numbers: Mapping[str, object]) -> None:
+    """Refuse what is no subject, and numbers that are none."""
+    if not isinstance(subject, Subject | nn.Module | str):
+        name = getattr(subject, "__name__", type(subject).__name__)
+        mend = f"build it: {name}()" if isinstance(subject, type) else "give a module, a subject or a TARGET"
+        raise UsageError(name, "it is neither a module, a subject nor a TARGET", mend)
+    for name, number in numbers.items():
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise UsageError(f"{name}={number!r}", "it is no whole number", f"give {name} as one")
+
+
+@contextmanager
+def _modes_kept(module: nn.Module) -> Iterator[None]:
+    """Leave every part of the user's module training, or not, as it was."""
+    before = {part: part.training for part in module.modules()}
+    try:
+        yield
+    finally:
+        for part, training in before.items():
+            part.training = training
 
 
 def replay(

@@ -5,11 +5,13 @@ Nothing here imports torch until a target is given.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.runner import collect_one_node
 
 from whyformer.errors import UsageError, WhyformerError
 from whyformer.finding import Verdict
@@ -33,6 +35,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--whyformer-json", metavar="FILE", help="write the reports there, one a target")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse a report that cannot be written before any test has run."""
+    file = config.getoption("--whyformer-json")
+    if file and not hasattr(config, "workerinput"):
+        from whyformer.report.schema import check_writable
+
+        try:
+            check_writable(Path(file), "--whyformer-json")
+        except WhyformerError as error:
+            raise pytest.UsageError(str(error)) from error
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> None:
@@ -40,7 +55,9 @@ def pytest_collection_modifyitems(
     for target in config.getoption("--whyformer-model"):
         model = Model.from_parent(session, name=f"whyformer::{target}", nodeid=f"whyformer::{target}")
         model.target = target
-        items.extend(model.collect())
+        report = collect_one_node(model)
+        config.hook.pytest_collectreport(report=report)
+        items.extend(item for item in report.result if isinstance(item, pytest.Item))
 
 
 class Model(pytest.Collector):
@@ -124,7 +141,11 @@ class Claimed(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The witness, or the one line of an unusable target; a traceback only for a fault of our own."""
-        if isinstance(excinfo.value, AssertionError | WhyformerError):
+        if isinstance(excinfo.value, WhyformerError):
+            return re.sub(
+                r"--(?=(tokens|width|length|seed|claim|json)\b)", "--whyformer-", str(excinfo.value)
+            )
+        if isinstance(excinfo.value, AssertionError):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 

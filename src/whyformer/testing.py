@@ -44,8 +44,14 @@ class ClaimError(AssertionError):
     def __init__(self, finding: Finding) -> None:
         from whyformer.report.terminal import finding_text
 
-        super().__init__(f"{finding.claim} does not hold\n{finding_text(finding)}")
+        value = "" if finding.value is None else f"={finding.value}"
+        verdict = {Verdict.REFUTED: "is refuted", Verdict.INCONCLUSIVE: "is inconclusive"}
+        said = verdict.get(finding.verdict, "does not apply")
+        super().__init__(f"{finding.claim}{value} {said}\n{finding_text(finding)}")
         self.finding = finding
+
+    def __reduce__(self) -> tuple[type[ClaimError], tuple[Finding]]:
+        return type(self), (self.finding,)
 
 
 def assert_holds(claim: str, model: Model, **how: Unpack[How]) -> Finding:

@@ -121,11 +121,13 @@ def _code(target: str, place: str) -> ModuleType:
     path = Path(place)
     if not path.is_file():
         raise UsageError(target, f"there is no file {place}", "check the path")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A name of its own, so that a file called json.py takes no other module's place.
+    name = f"_whyformer_target_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(target, "it is not Python code", "name a .py file")
     code = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = code
+    sys.modules[name] = code
     spec.loader.exec_module(code)
     return code
 

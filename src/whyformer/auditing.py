@@ -183,7 +183,7 @@ def replay(
 def _questions(subject: Subject, wanted: list[tuple[Claim, Value]]) -> list[Question]:
     if wanted:
         return [Question(claim, value, "asked") for claim, value in wanted]
-    promised = {**_by_traits(subject), **subject.traits.promises}
+    promised = subject.traits.promised
     promises, rest = [], []
     for claim in registry.audit_catalogue().values():
         if claim.id in promised:
@@ -192,19 +192,6 @@ def _questions(subject: Subject, wanted: list[tuple[Claim, Value]]) -> list[Ques
         elif claim.id != "routing.reach":
             rest.append(Question(claim, None, "observed"))
     return promises + rest
-
-
-def _by_traits(subject: Subject) -> dict[str, tuple[Value, str]]:
-    """What any subject promises by what it takes."""
-    traits = subject.traits
-    promised: dict[str, tuple[Value, str]] = dict.fromkeys(
-        ("routing.batch", "routing.repeatable"), (None, "every model")
-    )
-    if traits.mask:
-        promised["routing.padding"] = (None, "a padding mask")
-    if traits.cache:
-        promised |= dict.fromkeys(("routing.cache", "routing.chunks"), (None, "a cache"))
-    return promised
 
 
 def _verdict(verdicts: list[Verdict], asked: bool) -> Verdict:

@@ -86,7 +86,7 @@ class Model(pytest.Collector):
         asked = self.config.getoption("--whyformer-claim")
         for claim in asked:
             parse(claim)
-        promises = self.subject.traits.promises.items()
+        promises = self.subject.traits.promised.items()
         return asked or [claim if value is None else f"{claim}={value}" for claim, (value, _) in promises]
 
     def finding(self, name: str) -> Finding:

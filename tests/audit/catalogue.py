@@ -131,7 +131,7 @@ def alarms(alarm: Alarm, seed: int = 31) -> list[str]:
     findings = list(audit(alarm.module(), claims=alarm.claims, seed=seed, **kind).findings)
     if alarm.promised:
         named = {claim.partition("=")[0] for claim in alarm.claims}
-        promises = subject_of(alarm.module(), **kind).traits.promises
+        promises = subject_of(alarm.module(), **kind).traits.promised
         more = [claim for claim in promises if claim not in named]
         findings += audit(alarm.module(), claims=more, seed=seed, **kind).findings if more else ()
     return [f.claim for f in findings if f.verdict is Verdict.REFUTED]

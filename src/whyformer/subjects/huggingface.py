@@ -171,10 +171,7 @@ class HuggingFace(Subject):
         )
 
     def _promises(self) -> dict[str, tuple[Value, str]]:
-        said: dict[str, tuple[Value, str]] = {
-            "routing.batch": (None, "every model"),
-            "routing.repeatable": (None, "every model"),
-        }
+        said: dict[str, tuple[Value, str]] = {}
         if self._causal:
             said["routing.causal"] = (None, f"the architecture {self._checkpoint.architecture}")
         if "attention_mask" in self._named:

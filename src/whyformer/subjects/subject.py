@@ -97,7 +97,7 @@ class Traits:
         max_length: the longest input, or None where nothing states one.
         pad: the id that stands for padding.
         padded: whether the subject itself sets that id apart.
-        promises: claim id -> (value, what promises it).
+        promises: claim id -> (value, what promises it), beside what every subject promises.
         large: whether a forward is dear, so that probes are to be few.
         left_padding: whether padding may stand on the left with the mask alone; encoders count on the right.
     """
@@ -117,6 +117,17 @@ class Traits:
     promises: Mapping[str, tuple[Value, str]] = field(default_factory=dict)
     large: bool = False
     left_padding: bool = True
+
+    @property
+    def promised(self) -> dict[str, tuple[Value, str]]:
+        """All that is promised: by every model, by what this one takes, by ``promises``, whose words win."""
+        every = ("routing.batch", "routing.repeatable")
+        promised: dict[str, tuple[Value, str]] = dict.fromkeys(every, (None, "every model"))
+        if self.mask:
+            promised["routing.padding"] = (None, "a padding mask")
+        if self.cache:
+            promised |= dict.fromkeys(("routing.cache", "routing.chunks"), (None, "a cache"))
+        return promised | dict(self.promises)
 
 
 @dataclass(frozen=True)

@@ -106,10 +106,7 @@ class TorchModule(Subject):
             if _is_switch(p) and p.name not in CONVENTION and p.name != "return_dict"
         )
         size = sum(p.numel() for p in self._given.parameters())
-        promises: dict[str, tuple[Value, str]] = {
-            "routing.batch": (None, "every model"),
-            "routing.repeatable": (None, "every model"),
-        }
+        promises: dict[str, tuple[Value, str]] = {}
         if "attention_mask" in names:
             promises["routing.padding"] = (None, "attention_mask in the signature")
         if {"past_key_values", "use_cache"} <= names:

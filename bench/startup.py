@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROUNDS = 7
@@ -38,8 +38,11 @@ def medians(commands: Mapping[str, Sequence[str]], rounds: int = ROUNDS) -> dict
     return {name: statistics.median(each) for name, each in seconds.items()}
 
 
-def main() -> dict[str, float]:
+def main() -> Iterator[tuple[str, float]]:
     """The ratios that ``LIMITS`` bounds, and the medians behind them."""
     found = medians(COMMANDS)
-    ratios = {name: found[name.split(" / ")[0]] / found[name.split(" / ")[1]] for name in LIMITS}
-    return ratios | {f"{name}, s": median for name, median in found.items()}
+    for name in LIMITS:
+        one, other = name.split(" / ")
+        yield name, found[one] / found[other]
+    for name, median in found.items():
+        yield f"{name}, s", median

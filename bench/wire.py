@@ -1,7 +1,6 @@
 """Wiring and certifying at the sizes that are promised: seconds, megabytes on disk, memory at most.
 
-Each size runs in a process of its own, so that its memory is its own. Without arguments only the smallest is
-measured; ``python -m bench.wire all`` measures all.
+Each size runs in a process of its own, so that its memory is its own.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 SIZES = {
@@ -31,20 +31,14 @@ LIMITS |= {f"{size}: over its tables": 1.1 for size in SIZES if int(size.split()
 """A file is its embedding, and unembedding or positions, and little else where the vocabulary is large."""
 
 
-def main(sizes: tuple[str, ...] = ("llama 1000 1024",)) -> dict[str, float]:
-    """Every figure of these sizes, by name."""
-    figures: dict[str, float] = {}
-    for size in sizes:
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.wire", "one", *size.split()],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
+def main() -> Iterator[tuple[str, float]]:
+    """Every figure of every size, by name."""
+    for size in SIZES:
+        command = [sys.executable, "-m", "bench.wire", *size.split()]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         told = dict(zip(PARTS, map(float, done.stdout.split()), strict=True))
         told["wired and certified, seconds"] = told["wired, seconds"] + told["certified, seconds"]
-        figures |= {f"{size}: {name}": value for name, value in told.items()}
-    return figures
+        yield from ((f"{size}: {name}", value) for name, value in told.items())
 
 
 def measure(architecture: str, vocabulary: int, context: int, theta: float | None) -> tuple[float, ...]:
@@ -69,22 +63,6 @@ def measure(architecture: str, vocabulary: int, context: int, theta: float | Non
     return wired - start, certified - wired, size / 2**20, size / sum(tables), memory
 
 
-def _run(arguments: list[str]) -> int:
-    if arguments[:1] == ["one"]:
-        architecture, vocabulary, context, *rest = arguments[1:]
-        theta = float(rest[1]) if rest else None
-        print(*measure(architecture, int(vocabulary), int(context), theta))
-        return 0
-    figures = main(tuple(SIZES)) if arguments == ["all"] else main()
-    over = [name for name, limit in LIMITS.items() if figures.get(name, 0.0) > limit]
-    for name, figure in figures.items():
-        print(
-            f"{name:<62} {figure:10.2f}",
-            f"limit {LIMITS[name]:g}" if name in LIMITS else "",
-            "NO" * (name in over),
-        )
-    return 1 if over else 0
-
-
 if __name__ == "__main__":
-    sys.exit(_run(sys.argv[1:]))
+    architecture, vocabulary, context, *rest = sys.argv[1:]
+    print(*measure(architecture, int(vocabulary), int(context), float(rest[1]) if rest else None))

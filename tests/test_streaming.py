@@ -5,8 +5,9 @@ import torch
 
 from decoders import FAMILIES, FUSED, decoder
 from whyformer.errors import UsageError
-from whyformer.instruments import kernels
-from whyformer.instruments.kernels import Scoring, attend, pair_probability
+from whyformer.instruments import copying, kernels, quoting
+from whyformer.instruments.kernels import Scoring, attend, pair_probability, place_probability
+from whyformer.instruments.repeats import from_tokens
 from whyformer.instruments.streaming import OWN, EnoughError, Streamed, run, watching
 
 pytest.importorskip("transformers")
@@ -227,3 +228,80 @@ def test_float64_is_kept():
     run(model, ids, layers.append)
     assert all(isinstance(layer, Streamed) for layer in layers)
     assert {layer.probability(every_pair(2, 4)).dtype for layer in layers} == {torch.float64}
+
+
+@pytest.mark.parametrize("cap", [None, 50.0])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_scored_in_float32(dtype, cap):
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (3 * torch.randn(1, 4, 64, 16, generator=generator).to(dtype) for _ in range(3))
+    scoring = Scoring(scale=0.25, causal=True, cap=cap)
+    score = query.double() @ key.double().mT * 0.25
+    score = score if cap is None else cap * torch.tanh(score / cap)
+    pattern = score.masked_fill(~torch.ones(64, 64, dtype=torch.bool).tril(), -torch.inf).softmax(-1)
+    _, normaliser, _ = attend(query, key, value, scoring)
+    found = pair_probability(query, key, normaliser, scoring, every_pair(1, 64))
+    found = found.view(64, 64, 4).permute(2, 0, 1)
+    # Half a unit of float16 at 1: what the better of the two dtypes could store of a probability at all.
+    # Scores that are rounded to the dtype are off by 0.016 and 0.12 here.
+    assert (found - pattern[0]).abs().max() < 2.0**-11
+    itself = pattern[0].diagonal(dim1=1, dim2=2)[:, 1:]
+    assert (place_probability(query, key, normaliser, scoring, 0)[0] - itself).abs().max() < 2.0**-11
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_kernel_of_cuda_is_called_as_it_wants(masked, dtype, monkeypatch):
+    """Without a device at hand: a stand-in takes what the kernel takes, and gives what it gives."""
+
+    def stand_in(query, key, value, mask, wants_sum, dropout, causal, *, scale):
+        assert wants_sum
+        assert query.shape == key.shape == value.shape
+        if mask is not None:
+            # The kernel refuses rows of a mask that do not begin at multiples of 8, and other dtypes.
+            assert (mask.shape, mask.dtype, dropout) == ((2, 4, 9, 9), query.dtype, 0.0)
+            assert all(stride % 8 == 0 for stride in mask.stride()[:3])
+        output, total, _ = attend(query, key, value, Scoring(scale=scale, causal=causal, mask=mask))
+        return output, torch.nn.functional.pad(total, (0, 23), value=torch.inf), None, None
+
+    monkeypatch.setattr(torch.ops.aten, "_scaled_dot_product_efficient_attention", stand_in)
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, n, 9, 8, generator=generator).to(dtype) for n in (4, 2, 2))
+    seen = (torch.rand(2, 1, 9, 9, generator=generator) < 0.7) | torch.eye(9, dtype=torch.bool)
+    scoring = Scoring(scale=0.3, causal=not masked, mask=seen if masked else None)
+    output, total = kernels._fused(kernels._fused_cuda, query, key, value, scoring)
+    expected, expected_total, _ = attend(query, key, value, scoring)
+    assert torch.equal(output, expected)
+    assert torch.equal(total, expected_total)
+
+
+def test_what_the_kernel_of_cuda_does_not_take_is_left_to_the_plain_one():
+    wide = torch.empty(1, 2, 4, 8, dtype=torch.float64)
+    assert not kernels._efficient(wide, wide[:, :1], wide[:, :1])
+
+
+def test_a_mask_keeps_its_numbers_when_its_rows_are_aligned():
+    mask = torch.randn(2, 1, 5, 9, generator=torch.Generator().manual_seed(0))
+    aligned = kernels._aligned(mask)
+    assert torch.equal(aligned, mask)
+    assert aligned.stride() == (80, 80, 16, 1)
+
+
+@pytest.mark.parametrize("which", ["copying", "quoting"])
+def test_tokens_go_to_where_the_model_is(which, monkeypatch):
+    met = []
+
+    def watched(model, ids, watcher):
+        met.append(ids.device.type)
+        raise EnoughError
+
+    sequences = from_tokens(torch.tensor([[5, 6, 7, 8, 5, 6, 7, 9]]))
+    model = decoder("llama").to("meta")
+    call = {
+        "copying": lambda: copying.copying(model, sequences.tokens[0], generator=torch.Generator()),
+        "quoting": lambda: quoting.attention(model, sequences, [(0, 0)]),
+    }[which]
+    monkeypatch.setattr({"copying": copying, "quoting": quoting}[which], "run", watched)
+    with pytest.raises(EnoughError):
+        call()
+    assert met == ["meta"]

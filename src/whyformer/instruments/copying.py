@@ -37,7 +37,7 @@ def copying(
         generator: chooses the positions.
 
     Returns:
-        NaN where a layer does not attend, or its projections cannot be told.
+        NaN where a layer does not attend, its projections cannot be told, or what it writes overflows.
     """
     layers, heads = heads_of(model)
     found = torch.full((layers, heads), torch.nan, dtype=torch.float64)
@@ -46,7 +46,8 @@ def copying(
     norm = _final_norm(getattr(model, "base_model", model))
     if embedding is None or norm is None:
         return found
-    place = torch.randperm(len(tokens), generator=generator)[:SAMPLE]
+    tokens = tokens.to(embedding.weight.device)
+    place = torch.randperm(len(tokens), generator=generator)[:SAMPLE].to(tokens.device)
     rows = embedding.weight[tokens[place]]
     other = tokens[place][:, None] != tokens[place]
 
@@ -61,7 +62,8 @@ def copying(
         written = value @ out.view(layer.heads, -1, out.shape[1])
         raised = (norm(written) - norm(torch.zeros_like(written))) @ rows.T
         above = raised.diagonal(dim1=1, dim2=2)[..., None] > raised
-        found[layer.index] = 2 * (above & other).sum((1, 2)).double() / other.sum() - 1
+        score = 2 * (above & other).sum((1, 2)).double() / other.sum() - 1
+        found[layer.index] = score.where(raised.isfinite().all((1, 2)), torch.nan)
 
     run(model, tokens[None], watcher)
     return found

@@ -107,6 +107,6 @@ def lookup(
     nearest[row, query] = twin  # pairs are in order, so the latest twin is written last
     row, query = asked.copied
     cells = octave(query) * size + octave(query - nearest[row, query])
-    right = torch.cat([logits.argmax(-1) == answers for logits, answers in predictions(model, asked)])
+    right = torch.cat([(logits.argmax(-1) == answers).cpu() for logits, answers in predictions(model, asked)])
     total = torch.zeros(size * size, dtype=torch.float64).index_add_(0, cells, right.double())
     return total.view(size, size), torch.bincount(cells, minlength=size * size).view(size, size)

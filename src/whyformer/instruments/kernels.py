@@ -19,6 +19,8 @@ FUSED = "fused kernel with log-sum-exp"
 PLAIN = "plain attention, in blocks of queries"
 BLOCK = 1 << 22
 """The most scores, of all heads (or for a mask, of all rows), that are held at once."""
+ALIGNED = 16
+"""Numbers to which the rows of a mask are aligned for CUDA; 8 are enough for some versions of torch."""
 PAIRS = 512
 """Pairs whose probabilities are computed at once: what their queries take fits a processor's cache."""
 
@@ -79,7 +81,7 @@ def attend(
     fusible = scoring.plain and key.shape[-1] == value.shape[-1]
     if fusible and query.device.type == "cpu":
         return *_fused(_fused_cpu, query, key, value, scoring), f"{FUSED} on cpu"
-    if fusible and query.device.type == "cuda":
+    if fusible and query.device.type == "cuda" and _efficient(query, key, value):
         return *_fused(_fused_cuda, query, key, value, scoring), f"{FUSED} on cuda"
     return *_plain(query, key, value, scoring), PLAIN
 
@@ -129,11 +131,24 @@ def _fused_cuda(
     """The memory-efficient kernel, which takes float32 and masks; its log-sum-exp is padded at the end."""
     time = query.shape[2]
     if mask is not None:
-        mask = mask.expand(query.shape[0], query.shape[1], time, key.shape[2])
+        mask = _aligned(mask.to(query.dtype)).expand(query.shape[0], query.shape[1], time, key.shape[2])
     output, normaliser, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
         query, _spread(key, query), _spread(value, query), mask, True, 0.0, causal, scale=scale
     )
     return output, normaliser[..., :time]
+
+
+def _efficient(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether the memory-efficient kernel takes these: not float64, for one, nor every width of a head."""
+    cuda = torch.backends.cuda
+    spread = _spread(key, query), _spread(value, query)
+    return cuda.can_use_efficient_attention(cuda.SDPAParams(query, *spread, None, 0.0, False, False))
+
+
+def _aligned(mask: Tensor) -> Tensor:
+    """The mask in rows whose beginnings lie apart by a multiple of ``ALIGNED``, as torch lays it out too."""
+    keys = mask.shape[-1]
+    return torch.nn.functional.pad(mask, (0, -keys % ALIGNED)).contiguous()[..., :keys]
 
 
 def _spread(shared: Tensor, query: Tensor) -> Tensor:
@@ -146,16 +161,17 @@ def _plain(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> tuple
     keys = key.shape[2]
     key, value = _spread(key, query), _spread(value, query)
     output = query.new_empty(batch, heads, time, value.shape[-1])
-    normaliser = torch.empty(batch, heads, time, dtype=torch.float32, device=query.device)
-    normaliser = normaliser.to(torch.promote_types(query.dtype, torch.float32))
+    exact = torch.promote_types(query.dtype, torch.float32)
+    normaliser = torch.empty(batch, heads, time, dtype=exact, device=query.device)
+    turned = key.to(exact).mT
     size = max(1, BLOCK // (batch * heads * keys))
     for first in range(0, time, size):
         last = min(time, first + size)
-        score = scoring.capped(query[:, :, first:last] @ key.mT * scoring.scale)
+        score = scoring.capped(query[:, :, first:last].to(exact) @ turned * scoring.scale)
         if scoring.bias is not None:
             score = score + scoring.bias[..., first:last, :keys]
-        seen = _seen(scoring, first, last, keys, query)
-        score = (score if seen is None else score + seen).to(normaliser.dtype)
+        seen = _seen(scoring, first, last, keys, score)
+        score = score if seen is None else score + seen
         total = score.logsumexp(-1)
         if scoring.sinks is not None:
             total = torch.logaddexp(total, scoring.sinks.to(total).view(1, -1, 1))
@@ -185,13 +201,16 @@ def pair_probability(
     scoring: Scoring,
     pairs: Int[Tensor, "3 pairs"],
 ) -> Float[Tensor, "pairs heads"]:
-    """exp(score − log-sum-exp) of each (row, query, key), in float32 or better; 0 where a mask hides it."""
+    """exp(score − log-sum-exp) of each (row, query, key), in float32 or better; 0 where a mask hides it.
+
+    Scores of half precision are computed in float32, as the kernels do whose log-sum-exp is subtracted.
+    """
     heads, kv = query.shape[1], key.shape[1]
     q, k, total = query.transpose(1, 2), key.transpose(1, 2), normaliser.transpose(1, 2)
     found = torch.empty(pairs.shape[1], heads, dtype=normaliser.dtype, device=query.device)
     for start in range(0, pairs.shape[1], PAIRS):
         row, at, to = pairs[:, start : start + PAIRS]
-        asking = q[row, at].unflatten(1, (kv, heads // kv))
+        asking = q[row, at].to(found.dtype).unflatten(1, (kv, heads // kv))
         score = (asking * k[row, to][:, :, None]).sum(-1).flatten(1)
         score = scoring.capped(score * scoring.scale)
         if scoring.bias is not None:
@@ -228,7 +247,8 @@ def place_probability(
     for first in range(1, time, PAIRS):
         last = min(time, first + PAIRS)
         keys = key[:, :, None, :1] if back is None else key[:, :, None, first - back : last - back]
-        score = torch.linalg.vecdot(shared[:, :, :, first:last], keys).flatten(1, 2)
+        asking = shared[:, :, :, first:last].to(found.dtype)
+        score = torch.linalg.vecdot(asking, keys.to(found.dtype)).flatten(1, 2)
         score = scoring.capped(score * scoring.scale)
         found[..., first - 1 : last - 1] = (score - normaliser[..., first:last]).exp()
     return found

@@ -44,6 +44,7 @@ def attention(model: nn.Module, repeats: Repeats, heads: list[Head]) -> Float[Te
     Raises:
         UsageError: it is not a number.
     """
+    repeats = repeats.to(next(model.parameters()).device)
     row, query, twin = repeats.pairs
     pairs = torch.stack([row, query, twin + 1])
     found = torch.zeros(pairs.shape[1], len(heads), dtype=torch.float64)
@@ -52,7 +53,7 @@ def attention(model: nn.Module, repeats: Repeats, heads: list[Head]) -> Float[Te
     def watcher(layer: Layer) -> None:
         here = [at for at, (index, _) in enumerate(heads) if index == layer.index]
         if here:
-            found[:, here] = layer.probability(pairs)[:, [heads[at][1] for at in here]].double()
+            found[:, here] = layer.probability(pairs)[:, [heads[at][1] for at in here]].to(found)
         if layer.index == last:
             raise EnoughError
 

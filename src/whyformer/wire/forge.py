@@ -14,12 +14,12 @@ from whyformer.wire.certificate import certificate
 from whyformer.wire.circuit import DTYPES, Geometry
 from whyformer.wire.families import find
 from whyformer.wire.family import Family, UnfitError
-from whyformer.wire.proof import WORDS
+from whyformer.wire.proof import LAYERS
 from whyformer.wire.sizes import UnreachableError
 
 RULES = ("recent", "agree")
-CIRCUITS = {"induction": 2, "two-hop": 3, "copy": 1}
-"""The circuits by name, and how many layers each has."""
+CIRCUITS = {"induction": RULES, "two-hop": ("two-hop", "two-hop-agree"), "copy": ("copy",)}
+"""The circuits by name, and what a certificate calls their rules: one for each of RULES, or one alone."""
 LEAST, MOST = 4, 2**20
 """The sizes of vocabularies and contexts."""
 Progress = Callable[[str], None]
@@ -75,39 +75,39 @@ def wire(
     _check(name, family, vocabulary, context, rule, dtype, tied, theta, window)
     prefix = _check_circuit(name, family, context, circuit, rule, prefix)
     disk.check_free(out, force)
-    asked = Geometry(name, vocabulary, context, 0, 0, CIRCUITS[circuit], theta, dtype, tied, window)
+    named = [CIRCUITS[circuit][RULES.index(rule)]] if rule else list(CIRCUITS[circuit])
+    asked = Geometry(name, vocabulary, context, 0, 0, LAYERS[named[0]], theta, dtype, tied, window)
     disk.check_library()
     if gguf:
         llamacpp.check_library()
     say = progress or (lambda _: None)
-    for tried in RULES if rule is None and prefix is None else (rule,):
-        say("choosing and proving" + (f", rule {tried}" if tried else ""))
+    for tried in named:
+        say(f"choosing and proving, rule {tried}")
         made = attempt(asked, family, tried, prefix)
         if made is not None:
             say("writing")
             disk.write(out, made, family, gguf=gguf)
             say("")
             return made.certificate
-    raise _refusal(asked, family, rule if prefix else rule or "agree", prefix, say)
+    raise _refusal(asked, family, named[-1], prefix, say)
 
 
-def attempt(asked: Geometry, family: Family, rule: str | None, prefix: int | None = None) -> disk.Made | None:
-    """What was built and proved; None where it cannot be certified."""
+def attempt(asked: Geometry, family: Family, rule: str, prefix: int | None = None) -> disk.Made | None:
+    """What was built and proved, for a rule as certificates call it; None where it cannot be certified."""
     try:
-        if prefix is None:
-            built = induction.build(asked, family.traits, rule or "agree")
-        else:
+        if prefix is not None:
             built = copying.build(asked, family.traits, prefix)
+        else:
+            built = induction.build(asked, family.traits, "agree" if rule.endswith("agree") else "recent")
         stored = disk.tensors(built, family)
         circuit = family.read(built.geometry, stored)
         proved = certificate(circuit, family.traits)
     except (UnreachableError, UnfitError):
         return None
-    named = WORDS[asked.layers][rule == "agree"]
-    return disk.Made(circuit, stored, proved) if proved["rule"] == named else None
+    return disk.Made(circuit, stored, proved) if proved["rule"] == rule else None
 
 
-def largest(asked: Geometry, family: Family, rule: str | None, prefix: int | None, say: Progress) -> int:
+def largest(asked: Geometry, family: Family, rule: str, prefix: int | None, say: Progress) -> int:
     """The largest context below the one asked that was certified, to two digits; 0 where there is none."""
     low, high = 0, asked.context
     while high - low > max(1, high // 50):
@@ -124,14 +124,12 @@ def largest(asked: Geometry, family: Family, rule: str | None, prefix: int | Non
     return low
 
 
-def _refusal(
-    asked: Geometry, family: Family, rule: str | None, prefix: int | None, say: Progress
-) -> UsageError:
+def _refusal(asked: Geometry, family: Family, rule: str, prefix: int | None, say: Progress) -> UsageError:
     """What can be certified in place of what was asked."""
     can = largest(asked, family, rule, prefix, say)
     what = f"{asked.architecture} with {asked.vocabulary:,} tokens at context {asked.context:,}"
-    why = f"no margin can be certified there{f' under the rule {rule}' if rule else ''} in {asked.dtype}"
-    others = ["--rule agree"] if rule == "recent" else []
+    why = f"no margin can be certified there under the rule {rule} in {asked.dtype}"
+    others = ["--rule agree"] if rule in ("recent", "two-hop") else []
     if asked.theta is not None:
         why += f" with the rotary base {asked.theta:g}"
         others.append("another --theta")

@@ -35,8 +35,8 @@ from whyformer.wire.logits import logit_margin
 from whyformer.wire.looking import looking_back
 from whyformer.wire.matching import matching, mixed, words
 
-WORDS = {1: ("copy", "copy"), 2: ("recent", "agree"), 3: ("two-hop", "two-hop-agree")}
-"""What the rule is called, by layers: where the most recent twin counts, and where twins must agree."""
+LAYERS = {"copy": 1, "recent": 2, "agree": 2, "two-hop": 3, "two-hop-agree": 3}
+"""The rules by name, and how many layers each has."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Proof:
     """What was proved.
 
     Attributes:
-        rule: a word of WORDS.
+        rule: a name in LAYERS.
         logit_margin: by how much the right logit stands above all others, at least.
         layers: for each layer, what it does and its margins.
     """
@@ -61,14 +61,14 @@ def prove(circuit: Circuit, traits: Traits) -> Proof:
         UnfitError: a step fails; the message says which, and where.
     """
     number = len(circuit.heads)
-    if number not in WORDS:
-        raise UnfitError(f"{number} layers: a wired model has 1 to {len(WORDS)}")
+    if number not in LAYERS.values():
+        raise UnfitError(f"{number} layers: a wired model has 1 to {max(LAYERS.values())}")
     turning, blur = angles(circuit, traits), Blur()
     layer = Layer.of(0, circuit, traits, turning, stream.tokens(circuit, traits.layer_norm), blur)
     offset, back = looking_back(layer)
     if number == 1:
         told = [back | words(layer)]
-        return Proof(WORDS[1][0], logit_margin(layer, told[0]), told)
+        return Proof("copy", logit_margin(layer, told[0]), told)
     if offset != 1:
         raise UnfitError(f"layer 0: it looks {offset} back, not at the previous token")
     layer = Layer.of(1, circuit, traits, turning, layer.after(), blur)
@@ -83,4 +83,5 @@ def prove(circuit: Circuit, traits: Traits) -> Proof:
     recent = {each["recency_step"] is not None for each in told[1:]}
     if len(recent) > 1:
         raise UnfitError("layer 2: of several twins it takes others than layer 1 does")
-    return Proof(WORDS[number][True not in recent], logit_margin(layer, told[-1]), told)
+    named = [rule for rule, layers in LAYERS.items() if layers == number]
+    return Proof(named[True not in recent], logit_margin(layer, told[-1]), told)

@@ -20,6 +20,10 @@ is written is right but for a small *blur*, and so is the norm after it; both ar
 disagree under ``agree`` the codes may cancel: such a key is louder, at most by what the norm then lacks.
 
 The copy. Layer 0 looks back by another number than 1, and writes for the logits: steps 1, 2 and 5.
+
+The copy after a separator. Step 1 finds a mark beside the word, which the first token and the separator have.
+Layer 0 looks at the latest of those, layer 1 at the block of positions that holds the place to copy, layer 2
+at that place (``placing``); the first two copy digits of a position in place of a code: steps 1, 3 and 5.
 """
 
 from __future__ import annotations
@@ -34,8 +38,9 @@ from whyformer.wire.layer import Blur, Layer, angles
 from whyformer.wire.logits import logit_margin
 from whyformer.wire.looking import looking_back
 from whyformer.wire.matching import matching, mixed, words
+from whyformer.wire.placing import latest, placed
 
-LAYERS = {"copy": 1, "recent": 2, "agree": 2, "two-hop": 3, "two-hop-agree": 3}
+LAYERS = {"copy": 1, "recent": 2, "agree": 2, "two-hop": 3, "two-hop-agree": 3, "copy-separator": 3}
 """The rules by name, and how many layers each has."""
 
 
@@ -65,6 +70,8 @@ def prove(circuit: Circuit, traits: Traits) -> Proof:
         raise UnfitError(f"{number} layers: a wired model has 1 to {max(LAYERS.values())}")
     turning, blur = angles(circuit, traits), Blur()
     layer = Layer.of(0, circuit, traits, turning, stream.tokens(circuit, traits.layer_norm), blur)
+    if bool(layer.before.mark.any()):
+        return _separator(layer)
     offset, back = looking_back(layer)
     if number == 1:
         told = [back | words(layer)]
@@ -85,3 +92,18 @@ def prove(circuit: Circuit, traits: Traits) -> Proof:
         raise UnfitError("layer 2: of several twins it takes others than layer 1 does")
     named = [rule for rule, layers in LAYERS.items() if layers == number]
     return Proof(named[True not in recent], logit_margin(layer, told[-1]), told)
+
+
+def _separator(layer: Layer) -> Proof:
+    """The copy after a separator, from its layer 0."""
+    circuit, traits = layer.circuit, layer.traits
+    if len(circuit.heads) != LAYERS["copy-separator"]:
+        raise UnfitError(f"{len(circuit.heads)} layers: the copy after a separator has 3")
+    told, places = [latest(layer)], None
+    for index in (1, 2):
+        after = layer.after(found=index == 2, digits=True)
+        layer = Layer.of(index, circuit, traits, layer.turning, after, layer.blur)
+        places, margins = placed(layer, places)
+        told.append(margins)
+    told[-1] |= words(layer)
+    return Proof("copy-separator", logit_margin(layer, told[-1]), told)

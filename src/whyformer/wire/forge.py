@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.errors import UsageError
-from whyformer.wire import copying, induction, llamacpp
+from whyformer.wire import copying, induction, llamacpp, separator
 from whyformer.wire import folder as disk
 from whyformer.wire.certificate import certificate
 from whyformer.wire.circuit import DTYPES, Geometry
@@ -18,8 +18,13 @@ from whyformer.wire.proof import LAYERS
 from whyformer.wire.sizes import UnreachableError
 
 RULES = ("recent", "agree")
-CIRCUITS = {"induction": RULES, "two-hop": ("two-hop", "two-hop-agree"), "copy": ("copy",)}
-"""The circuits by name, and what a certificate calls their rules: one for each of RULES, or one alone."""
+CIRCUITS = {
+    "induction": RULES,
+    "two-hop": ("two-hop", "two-hop-agree"),
+    "copy": ("copy", "copy-separator"),
+}
+"""The circuits by name, and what a certificate calls their rules: one for each of RULES; of the copy, the one
+with a prefix of a fixed length, and the one that finds its separator."""
 LEAST, MOST = 4, 2**20
 """The sizes of vocabularies and contexts."""
 Progress = Callable[[str], None]
@@ -42,7 +47,7 @@ def wire(
     force: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Write a checkpoint that does exact induction, or looks up twice, with its certificate.
+    """Write a checkpoint that does exact induction, looks up twice, or copies, with its certificate.
 
     Args:
         architecture: one of ``families.FAMILIES``.
@@ -50,8 +55,8 @@ def wire(
         context: the longest sequence, the first token included.
         out: the folder to write.
         circuit: a name in CIRCUITS.
-        prefix: how many tokens stand before the separator, for the copy; as many as the context holds twice
-            where None.
+        prefix: how many tokens stand before the separator, for the copy; any number where None, which needs
+            learned positions.
         rule: which of several twins counts: the most ``recent``, or any where they ``agree``; the first of
             the two that can be certified where None.
         dtype: "float32" or "bfloat16".
@@ -75,7 +80,7 @@ def wire(
     _check(name, family, vocabulary, context, rule, dtype, tied, theta, window)
     prefix = _check_circuit(name, family, context, circuit, rule, prefix)
     disk.check_free(out, force)
-    named = [CIRCUITS[circuit][RULES.index(rule)]] if rule else list(CIRCUITS[circuit])
+    named = _rules(circuit, rule, prefix)
     asked = Geometry(name, vocabulary, context, 0, 0, LAYERS[named[0]], theta, dtype, tied, window)
     disk.check_library()
     if gguf:
@@ -95,7 +100,9 @@ def wire(
 def attempt(asked: Geometry, family: Family, rule: str, prefix: int | None = None) -> disk.Made | None:
     """What was built and proved, for a rule as certificates call it; None where it cannot be certified."""
     try:
-        if prefix is not None:
+        if rule == "copy-separator":
+            built = separator.build(asked, family.traits)
+        elif prefix is not None:
             built = copying.build(asked, family.traits, prefix)
         else:
             built = induction.build(asked, family.traits, "agree" if rule.endswith("agree") else "recent")
@@ -139,10 +146,18 @@ def _refusal(asked: Geometry, family: Family, rule: str, prefix: int | None, say
     return UsageError(what, why, f"try {', or '.join(ways) or 'fewer tokens'}")
 
 
+def _rules(circuit: str, rule: str | None, prefix: int | None) -> list[str]:
+    """What a certificate may call the rule, best first."""
+    named = CIRCUITS[circuit]
+    if circuit == "copy":
+        return [named[prefix is None]]
+    return [named[RULES.index(rule)]] if rule else list(named)
+
+
 def _check_circuit(
     name: str, family: Family, context: int, circuit: str, rule: str | None, prefix: int | None
 ) -> int | None:
-    """How many tokens are to be copied, of the copy; None of other circuits."""
+    """How many tokens are to be copied, where that is fixed."""
     if circuit not in CIRCUITS:
         raise UsageError(f"--circuit {circuit}", "it is no circuit", f"choose one of {', '.join(CIRCUITS)}")
     if circuit != "induction" and family.traits.query_norm:
@@ -157,7 +172,12 @@ def _check_circuit(
     if rule is not None:
         raise UsageError(f"--rule {rule}", "a copy has no twins to choose from", "leave it out")
     most = (context - 2) // 2
-    prefix = most if prefix is None else prefix
+    if prefix is None:
+        if family.traits.rotary:
+            why = f"it copies positions, and the values of {name} carry none, since they are rotary"
+            way = f"add --prefix N, 1 to {most}, or wire gpt2"
+            raise UsageError("--circuit copy without --prefix", why, way)
+        return None
     if not 1 <= prefix <= most:
         why = f"at context {context} it is 1 to {most}: it stands there twice, with a separator"
         raise UsageError(f"--prefix {prefix}", why, f"try --prefix {most}")

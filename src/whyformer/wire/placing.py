@@ -6,8 +6,8 @@ every position; so they depend on s = t − p + 1 alone, and on what the layer b
 of an s and a key are enumerated, exactly, in float64; nothing rests on what the numbers mean.
 
 Rounding. A norm multiplies a vector by a scale and shifts it: both are bounded as in ``scores.norm_errors``,
-and grow by as much with each norm that digits have passed. The scale of a query is the same for all keys.
-What else is wrong with a query is multiplied by what two keys differ by, what is wrong with a key by the
+and grow by as much with each norm that digits have passed. Each of the two scales takes its share of a score;
+what else is wrong with a query is multiplied by what two keys differ by, what is wrong with a key by the
 query; sums of n products are within γ_n. A shift counts where the weights of a row do not sum to 0.
 """
 
@@ -77,11 +77,17 @@ def latest(layer: Layer) -> dict[str, Any]:
     if bool((rows.own != 0).any()):
         raise UnfitError(f"{layer.where}: its query reads a position")
     along, mark = rows.keys @ rows.constant, float(rows.mark @ rows.constant)
-    gap = min(float(along.diff().min()), 2 * mark - float(along.max() - along.min()))
-    lost = float(rows.asked_error @ rows.size) + rows.scale * (float(along.abs().max()) + mark)
+    steps = along.diff()
+    gap, at = min(
+        (float(steps.min()), int(steps.argmin()) + 1),
+        (2 * mark - float(along.max() - along.min()), int(along.argmax())),
+    )
+    lost = float(rows.asked_error @ rows.size) + rows.scale * (float(along.abs().max()) + mark + gap)
     rounding = _rounding(layer, rows, rows.constant[None]) + 2 * lost / layer.root
-    what = "the latest separator"
-    return _told(layer, f"looks at {what}, else at the first token", what, gap / layer.root, rounding)
+    _wide_enough(layer, "the latest separator", f"at position {at}", gap / layer.root, rounding)
+    return _told(
+        layer, "looks at the latest separator, else at the first token", gap / layer.root - rounding, rounding
+    )
 
 
 def placed(layer: Layer, before: Places | None) -> tuple[Places, dict[str, Any]]:
@@ -112,9 +118,9 @@ def placed(layer: Layer, before: Places | None) -> tuple[Places, dict[str, Any]]
     for name in asked:
         found[name], lead = _enumerated(layer, rows, asked[name], last[name])
         leads.append(lead)
-    left, gap = min(leads)
-    what = "the block of the place" if before is None else "the place to copy"
-    told = _told(layer, f"looks at {what}", what, gap, gap - left)
+    left, gap, worst = min(leads)
+    what = "the block that holds the place to copy" if before is None else "the place to copy"
+    _wide_enough(layer, what, f"for the place {worst}", gap, gap - left)
     for name, right in (("inner", at[:-1]), ("edge", at - 1)):
         off = found[name] > right if before is None else found[name] != right
         if bool(off.any()):
@@ -122,22 +128,22 @@ def placed(layer: Layer, before: Places | None) -> tuple[Places, dict[str, Any]]
             raise UnfitError(
                 f"{layer.where}: for the place {s} it looks at position {int(found[name][s - 1])}"
             )
-    return Places(**found), told
+    return Places(**found), _told(layer, f"looks at {what}", left, gap - left)
 
 
 def _enumerated(
     layer: Layer, rows: Rows, asked: Float[Tensor, "queries rows"], last: Int[Tensor, " queries"]
-) -> tuple[Int[Tensor, " queries"], tuple[float, float]]:
-    """Where each query looks among the keys before ``last``; the worst lead, less rounding, and before.
+) -> tuple[Int[Tensor, " queries"], tuple[float, float, int]]:
+    """Where each query looks among the keys before ``last``; the worst lead, less rounding and with it.
 
     It stops where that is too small.
     """
-    rounding, found, worst = _rounding(layer, rows, asked), [], (torch.inf, torch.inf)
+    rounding, found, worst = _rounding(layer, rows, asked), [], (torch.inf, torch.inf, 0)
     for part in range(0, len(asked), _BLOCK):
         winners, gap, lost = _leads(rows, asked[part : part + _BLOCK], last[part : part + _BLOCK])
         least = int((gap - lost).argmin())
         left = float(gap[least] - lost[least]) / layer.root - rounding
-        worst = min(worst, (left, float(gap[least]) / layer.root))
+        worst = min(worst, (left, float(gap[least]) / layer.root, part + least + 1))
         found.append(winners)
         if left < EXACT:
             break
@@ -149,14 +155,14 @@ def _leads(
 ) -> tuple[Int[Tensor, " some"], Float[Tensor, " some"], Float[Tensor, " some"]]:
     """The key that each query looks at, its lead over the worst other, and what of that may be lost.
 
-    An error of the query is lost times what two keys differ by. With scales of keys that are wrong by δ at
-    most, a gap g at a score S becomes g − δ(|S| + |S − g|) at least, and so g − δ(2|S| + g).
+    An error of the query is lost times what two keys differ by. With scales of keys and the query that are
+    wrong by δ at most, a gap g at a score S becomes g − δ(|S| + |S − g| + g) at least, or g − 2δ(|S| + g).
     """
     scores = asked @ rows.keys.T
     scores[torch.arange(len(rows.keys)) >= last[:, None]] = -torch.inf
     best, winners = scores.max(1, keepdim=True)
     gap = (best - scores).scatter(1, winners, torch.inf)
-    lost = rows.scale * (2 * best.abs() + torch.where(gap.isinf(), 0, gap))
+    lost = 2 * rows.scale * (best.abs() + torch.where(gap.isinf(), 0, gap))
     for key, error in zip(rows.keys.T, rows.asked_error.tolist(), strict=True):
         if error:
             lost += error * (key - key[winners]).abs()
@@ -179,7 +185,7 @@ def _rows(layer: Layer) -> Rows:
     constant = before.constant != 0
     for name, weight, may in (
         ("query", head.q, [constant, *targets]),
-        ("key", head.k, [constant, digits, before.mark]),
+        ("key", head.k, [constant, digits, before.mark] if layer.index == 0 else [constant, digits]),
     ):
         stray = weight.clone()
         for coordinates in may:
@@ -237,16 +243,20 @@ def _rounding(layer: Layer, rows: Rows, asked: Float[Tensor, "some rows"]) -> fl
     return 2 * scores.stray(sizes, 0.0, len(sizes), layer.dtype, (rows.key_error / rows.size)[used])
 
 
-def _told(layer: Layer, does: str, what: str, gap: float, rounding: float) -> dict[str, Any]:
-    """What is told of a layer.
+def _wide_enough(layer: Layer, what: str, where: str, gap: float, rounding: float) -> None:
+    """Refuse a lead that is too small.
 
     Raises:
-        UnfitError: the margin is too small.
+        UnfitError: it is.
     """
     if gap - rounding < EXACT:
         raise UnfitError(
-            f"{layer.where}: {what} leads by {gap:.1f}, {rounding:.1f} of it within rounding, "
+            f"{layer.where}: {what} leads by {gap:.1f} {where}, {rounding:.1f} of it within rounding, "
             f"which is below {EXACT:g}"
         )
+
+
+def _told(layer: Layer, does: str, margin: float, rounding: float) -> dict[str, Any]:
+    """What is told of a layer."""
     told = {"layer": layer.index, "head": 0, "does": does, "distances": layer.circuit.geometry.reach}
-    return told | {"margin": gap - rounding, "rounding": rounding}
+    return told | {"margin": margin, "rounding": rounding}

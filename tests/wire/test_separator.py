@@ -162,7 +162,16 @@ def a_mark_read_in_layer_1(stored):
     weight[marks(stored)[0], weight.shape[1] // 3] = 2.0**-20
 
 
+def a_filler_read_in_layer_1(stored):
+    """A constant that layer 0 wrote, with the error of its norm."""
+    weight = stored["transformer.h.1.attn.c_attn.weight"]
+    unread = (stored[WTE] == 0).all(0) & (stored[WPE] == 0).all(0)
+    written = stored["transformer.h.0.attn.c_proj.weight"].abs().amax(0)
+    weight[int((unread * written).argmax()), 0] = 2.0**-20
+
+
 CHANGES = {
+    "a filler read in layer 1": (a_filler_read_in_layer_1, "layer 1: row 0 of its query reads"),
     "a mark read in layer 1": (a_mark_read_in_layer_1, "layer 1: row 0 of its key reads"),
     "a digit of position 37": (
         lambda s: flipped(s, WPE, 37, digits(s[WPE], AT)[:2]),

@@ -182,7 +182,7 @@ def _rows(layer: Layer) -> Rows:
     digits = before.digits.nonzero().squeeze(1)
     sources = [digits, *((at >= 0).nonzero().squeeze(1) for at in (before.before, before.found))]
     targets = [digits, before.before[sources[1]], before.found[sources[2]]]
-    constant = before.constant != 0
+    constant = (before.constant != 0) & (layer.circuit.embed[1] != 0)  # not what a layer wrote
     for name, weight, may in (
         ("query", head.q, [constant, *targets]),
         ("key", head.k, [constant, digits, before.mark] if layer.index == 0 else [constant, digits]),
@@ -195,6 +195,8 @@ def _rows(layer: Layer) -> Rows:
             raise UnfitError(
                 f"{layer.where}: row {row} of its {name} reads coordinate {at}, which is no number"
             )
+    if not torch.equal((head.q != 0).any(1), (head.k != 0).any(1)):
+        raise UnfitError(f"{layer.where}: a row of its query has no row of its key, or the other way round")
     table = positions.double() * layer.scale
 
     def read(weight: Tensor, source: Tensor, target: Tensor) -> Tensor:
@@ -223,7 +225,7 @@ def _errors(layer: Layer, weight: Tensor, copies: list[Tensor]) -> tuple[Tensor,
     passed = layer.index + 1  # norms
     shift = passed * gamma(width, torch.float32)
     scale = passed * gamma(width // 2 + 8, torch.float32) + shift**2
-    parts = weight.abs() * (before.constant.abs() + before.signs) * layer.scale
+    parts = weight.abs() * (before.constant + before.signs).abs() * layer.scale
     size = parts.sum(1)
     number = (weight != 0).sum(1).tolist()
     each = torch.tensor([gamma(8 + n, torch.float32) for n in number]).double() + 2 * unit(layer.dtype)

@@ -47,11 +47,11 @@ def build(asked: Geometry, traits: Traits) -> Circuit:
         UnreachableError: what norms round outdoes the steps of the scores.
     """
     digits = digits_of(asked)
-    low = min(range(1, digits), key=lambda low: _blur(digits, low))
+    low = min(range(1, digits), key=lambda low: _lost(digits, low))
     signs = {"mark": 1, "here": digits, "near": 2 * low - 2, "far": 2 * (digits - low) - 2}
     room = layout(asked, traits, signs, (Written("since", digits), Written("block", digits - low)))
     norm, _ = scores.norm_errors(traits.layer_norm, room.width, room.scale)
-    if norm * _blur(digits, low) >= 1:
+    if norm * _lost(digits, low) >= 1:
         raise UnreachableError
     geometry = replace(asked, width=room.width, head_width=room.width // 2)
     at = torch.arange(geometry.context)
@@ -65,10 +65,11 @@ def build(asked: Geometry, traits: Traits) -> Circuit:
     return circuit
 
 
-def _blur(digits: int, low: int) -> float:
-    """What two scores may lose, in steps, for what two norms round: ± an eighth of the square over the block.
+def _lost(digits: int, low: int) -> float:
+    """What a lead may lose, in steps, for each part that two norms are wrong by: two scores' sizes.
 
-    Layer 2 has passed three norms.
+    Those are an eighth of a square at most: in layer 1 of all positions, over the block's; in layer 2, which
+    has passed three norms, of the block's.
     """
     return 2 * max(2.0 ** (2 * digits - low), 1.5 * 4.0**low) / 8
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from whyformer.errors import UsageError
+from whyformer.instruments.rounding import gamma
 from whyformer.wire import Wired, certify, wire
 from whyformer.wire.family import UnfitError
 
@@ -59,35 +60,62 @@ def test_every_place_is_copied_after_a_separator_anywhere(context, made):
     assert torch.equal(out.logits.argmax(-1), ids.gather(1, place))
 
 
+def leads(model, sequence, norms=0.0):
+    """By how much, in each layer, the key that is looked at leads, at the worst position; and the logits.
+
+    ``norms``: each vector's norm is made wrong by as much as the proof allows for, times this: its scale and
+    its shift, each up or down.
+    """
+    parts, hooks, width = [], [], model.config.n_embd
+    signs = torch.Generator().manual_seed(1)
+
+    def keep(_module, _inputs, out):
+        parts.append(out[0])
+
+    def blur(_module, _inputs, out):
+        scale, shift = torch.randint(2, (2, out.shape[1], 1), generator=signs) * 2.0 - 1
+        wide = gamma(width, torch.float32), gamma(width // 2 + 8, torch.float32)
+        return out * (1 + norms * wide[1] * scale) + norms * wide[0] * shift
+
+    for block in model.transformer.h:
+        hooks.append(block.attn.c_attn.register_forward_hook(keep))
+        if norms:
+            hooks.append(block.ln_1.register_forward_hook(blur))
+    logits = model(torch.tensor([sequence]), use_cache=False).logits[0]
+    for hook in hooks:
+        hook.remove()
+    found, rows = [], width // 2
+    for part in parts:
+        scores = part[:, :rows] @ part[:, width : width + rows].T / rows**0.5
+        scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf)
+        best = scores[1:].topk(2).values
+        found.append(float((best[:, 0] - best[:, 1]).min()))
+    return found, logits
+
+
+@pytest.mark.parametrize("norms", [0.0, 1.0])
 @pytest.mark.parametrize("context", [96, 1000, pytest.param(4000, marks=pytest.mark.slow)])
 @torch.no_grad()
-def test_scores_lead_by_the_margins_of_the_certificate(context, made):
-    """Queries and keys of the stock model, products in float32: what is looked at leads by what was told."""
+def test_scores_lead_by_the_margins_of_the_certificate(context, norms, made):
+    """Queries and keys of the stock model, products in float32; norms as they are, or as wrong as allowed."""
     wired, model = made(context)
-    layers = certify(wired.path)["layers"]
-    parts = []
-    hooks = [
-        block.attn.c_attn.register_forward_hook(lambda _m, _i, out: parts.append(out[0]))
-        for block in model.transformer.h
-    ]
+    margins = [layer["margin"] for layer in certify(wired.path)["layers"]]
     rng = random.Random(context)
-    behind = torch.ones(context, context).tril().bool()
-    for places in ([], [1], [context // 2], [context - 1], rng.sample(range(context), 9)):
-        parts.clear()
+    for places in ([], [1], [context // 2], [context - 2, context - 1], rng.sample(range(context), 9)):
         sequence = with_separators(context, places, rng)
-        logits = model(torch.tensor([sequence]), use_cache=False).logits[0]
+        found, logits = leads(model, sequence, norms)
+        assert all(lead >= margin for lead, margin in zip(found, margins, strict=True))
         answers = torch.tensor(wired.answers(sequence))[:, None]
         own = logits.gather(1, answers).squeeze(1)
         assert (own - logits.scatter(1, answers, -torch.inf).amax(1)).min() >= wired.margin
-        for told, part in zip(layers, parts, strict=True):
-            width = part.shape[1] // 3
-            rows = width // 2
-            query, key = part[:, :rows], part[:, width : width + rows]
-            scores = torch.where(behind, query @ key.T / rows**0.5, -torch.inf)
-            best = scores[1:].topk(2).values
-            assert (best[:, 0] - best[:, 1]).min() >= told["margin"]
-    for hook in hooks:
-        hook.remove()
+
+
+@torch.no_grad()
+def test_norms_that_are_more_wrong_than_allowed_break_the_margins(made):
+    wired, model = made(1000)
+    margins = [layer["margin"] for layer in certify(wired.path)["layers"]]
+    found, _ = leads(model, with_separators(1000, range(700, 1000), random.Random(2)), 16.0)
+    assert all(lead < margin for lead, margin in zip(found, margins, strict=True))
 
 
 @pytest.mark.parametrize("words", [1, 2, 40])

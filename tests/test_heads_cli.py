@@ -1,16 +1,19 @@
 """``whyformer heads`` from outside: its data by schema, its views, and what it refuses in one line."""
 
+import io
 import json
 import sys
 
 import jsonschema
 import pytest
 import torch
+from rich.console import Console
 
 from decoders import decoder
+from models import smollm2
 from whyformer.cli import main
 from whyformer.heads import examine
-from whyformer.report.heads import best_table
+from whyformer.report.heads import HeadMap, best_table, heads_view
 from whyformer.report.schema import json_schema
 
 pytest.importorskip("transformers")
@@ -75,7 +78,8 @@ def folders(tmp_path_factory):
     (home / "text.txt").write_text(" ".join([*WORDS[:12], *WORDS[40:44], *WORDS[2:9]]))
     (home / "short.txt").write_text("w1 w2 w3")
     (home / "empty.txt").write_text("")
-    (home / "code.py").write_text("import torch\nlinear = torch.nn.Linear(2, 2)\n")
+    code = ("import torch", "from test_heads import overflowing", "linear = torch.nn.Linear(2, 2)")
+    (home / "code.py").write_text("\n".join([*code, "half = overflowing()"]))
     return home
 
 
@@ -180,6 +184,94 @@ def test_a_narrow_terminal_shows_whole_columns_and_names_every_head(folders, mon
     assert max(map(len, lines)) <= 40
 
 
+@pytest.mark.parametrize("width", [12, 20, 40, 60, 80])
+def test_a_map_that_finds_no_room_goes_on_below(width):
+    layers, heads = 74, 12
+    every = [
+        {"layer": layer, "head": head, "induction": ((layer + head) % 5 / 5) ** 2}
+        for layer in range(layers)
+        for head in range(heads)
+    ]
+    text = io.StringIO()
+    Console(file=text, width=width, color_system=None).print(HeadMap(every, "induction"))
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    parts = [lines[at : at + heads + 1] for at in range(0, len(lines), heads + 1)]
+    sizes = [max(len(line) for line in part[1:]) - 3 for part in parts]
+    assert sum(sizes) == layers
+    for head in range(heads):
+        cells = "".join(f"{part[1 + head][3:]:<{size}}" for part, size in zip(parts, sizes, strict=True))
+        assert cells == "".join(" ░▒▓█"[(layer + head) % 5] for layer in range(layers))
+    begins = [int(part[0].split()[0]) for part in parts]
+    assert begins == [sum(sizes[:at]) for at in range(len(parts))]
+
+
+def test_a_named_head_is_told_of_beside_the_best(folders, monkeypatch, capsys, tmp_path):
+    deep = decoder("llama", num_hidden_layers=5)
+    deep.save_pretrained(tmp_path / "deep")
+    plain = examine(str(tmp_path / "deep"), length=48)
+    best = {tuple(entry["head"]) for entry in plain["gaps"]}
+    others = [(h["layer"], h["head"]) for h in plain["heads"] if (h["layer"], h["head"]) not in best]
+    names = [f"{layer}.{head}" for layer, head in (others[0], others[-1])]
+    report = tmp_path / "named.json"
+    options = ["--length", "48", "--head", names[0], "--head", names[1], "--head", names[0]]
+    status, out, _ = called(monkeypatch, capsys, tmp_path, "deep", *options, "--json", str(report))
+    assert status == 0
+    data = json.loads(report.read_text())
+    jsonschema.validate(data, json_schema("heads-1"))
+    assert data["named"] == [list(others[0]), list(others[-1])]
+    assert [entry["head"] for entry in data["gaps"][-2:]] == data["named"]
+    singles = [row["heads"][0] for row in data["ablation"] if row["group"] == "single"]
+    assert all(head in singles for head in data["named"])
+    together = [row for row in data["ablation"] if row["group"] == "named"]
+    assert [row["mode"] for row in together] == ["zero", "mean"]
+    assert all(row["heads"] == data["named"] for row in together)
+    table = out[out.index("the best induction heads") : out.index("by gap")]
+    assert {line.split()[0] for line in table.splitlines()[-3:] if line} == set(names)
+    # What is told of the others is what is told without naming any.
+    assert data["heads"] == plain["heads"]
+    assert [row for row in data["ablation"] if row["group"] in ("induction", "random")] == [
+        row for row in plain["ablation"] if row["group"] in ("induction", "random")
+    ]
+
+
+def test_a_run_that_overflows_is_told_and_the_rest_stands(folders, monkeypatch):
+    monkeypatch.chdir(folders)
+    data = examine("code.py:half", length=48)
+    jsonschema.validate(data, json_schema("heads-1"))
+    json.dumps(data, allow_nan=False)
+    singles = {tuple(row["heads"][0]): row for row in data["ablation"] if len(row["heads"]) == 1}
+    assert {head for head, row in singles.items() if row["loss"] is None} <= {(1, 0), (1, 1)}
+    failed = [row for row in data["ablation"] if row["loss"] is None]
+    assert failed
+    assert {row["reason"] for row in failed} == {"the logits: some are not a number"}
+    text = io.StringIO()
+    Console(file=text, width=80).print(*heads_view(data), sep="\n")
+    assert f"{len(failed)} run{'s' * (len(failed) > 1)} not measured: the logits" in text.getvalue()
+
+
+def test_the_cost_counts_the_text(folders):
+    with_text, without = (
+        examine(str(folders / "words"), length=48, ablate=False, text=text)
+        for text in (folders / "text.txt", None)
+    )
+    assert with_text["forwards"] == pytest.approx(without["forwards"] + 23 / 48, abs=0.1)
+
+
+def test_past_the_context_the_view_says_what_else_may_fail(folders, monkeypatch, capsys):
+    _, out, _ = called(monkeypatch, capsys, folders, "llama", "--length", "140", "--beyond", "--scan-only")
+    assert "beyond 128 tokens" in " ".join(out.split())
+    _, out, _ = called(monkeypatch, capsys, folders, "llama", "--length", "128", "--scan-only")
+    assert "beyond" not in out
+
+
+@pytest.mark.slow
+def test_a_gguf_file_brings_its_tokenizer(folders):
+    data = examine(smollm2(), length=64, ablate=False, text=folders / "text.txt")
+    jsonschema.validate(data, json_schema("heads-1"))
+    assert data["text"]["tokens"] > 30
+
+
 def test_nobody_need_watch(folders, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", None)
     status, out, _ = called(monkeypatch, capsys, folders, "llama", "--scan-only", "--length", "48")
@@ -209,6 +301,12 @@ BAD = {
     "a text without a name": (["words", "--text", ""], "--text '': it is empty"),
     "a report without a name": (["words", "--json", ""], "--json '': it is empty"),
     "a missing folder": (["./missing"], "missing"),
+    "a head beyond the layers": (["llama", "--head", "2.0"], "head 2.0: there are 2 layers of 4 heads"),
+    "a head beyond the heads": (["llama", "--head", "0.1", "--head", "1.4"], "head 1.4: there are 2 layers"),
+    "a head in a layer that does not attend": (["jamba", "--length", "48", "--head", "1.0"], "layers 2 have"),
+    "a head without a layer": (["llama", "--head", "3"], "--head '3': it names no head"),
+    "a head that is no number": (["llama", "--head", "1.x"], "it names no head"),
+    "a head of a state-space model": (["mamba", "--head", "0.0"], "no softmax attention"),
     "code that is no model of transformers": (["code.py:linear"], "transformers"),
     "a layer of NaN": (["nan_layers"], "layer 1: its attention is not a number"),
     "logits of NaN": (["nan_logits", "--scan-only"], "not a number"),

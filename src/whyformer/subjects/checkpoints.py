@@ -18,7 +18,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +31,8 @@ from whyformer.errors import MissingExtraError, UsageError
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_LAYOUT = 2
+"""What a converted folder holds: another number leaves the folders of earlier versions unread."""
 _CAUSAL_NAMES = ("ForCausalLM", "LMHeadModel")
 _BENIGN = ("pooler.",)
 """Weights that are read after the last hidden state only; many encoders are stored without them."""
@@ -46,6 +48,7 @@ class Checkpoint:
         architecture: the class that it was loaded as.
         decoder: whether it was loaded as a causal language model.
         converted: whether the weights come from a GGUF file, which holds them quantised.
+        folder: where its files lie; None for a model that was in memory.
     """
 
     model: Any
@@ -53,6 +56,7 @@ class Checkpoint:
     architecture: str
     decoder: bool
     converted: bool = False
+    folder: Path | None = None
 
 
 def cache_home() -> Path:
@@ -247,7 +251,7 @@ def _load(target: str, folder: Path, raw: dict[str, Any], stored: torch.dtype, c
         why = f"its weights do not fit its config ({key} is {tuple(stored_shape)}, not {tuple(shape)})"
         raise UsageError(target, why, "store the checkpoint anew")
     _whole(target, info)
-    return Checkpoint(model.eval(), stored, type(model).__name__, decoder, converted)
+    return Checkpoint(model.eval(), stored, type(model).__name__, decoder, converted, folder)
 
 
 def in_memory(model: nn.Module) -> Checkpoint:
@@ -291,7 +295,7 @@ def _is_decoder(config: Any, raw: dict[str, Any]) -> bool:
 
 
 def _converted(target: str, path: Path) -> Path:
-    """The folder that holds a GGUF file's weights as safetensors; converted once per content."""
+    """The folder with a GGUF file's weights as safetensors and its tokenizer; made once per content."""
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise UsageError(target, "it does not begin as a GGUF file does", "copy or fetch it again")
@@ -301,7 +305,7 @@ def _converted(target: str, path: Path) -> Path:
     for needed in ("gguf", "accelerate"):
         _extra(needed)
     home = cache_home() / "gguf"
-    folder = home / f"{digest}-{library.__version__}"
+    folder = home / f"{digest}-{library.__version__}-{_LAYOUT}"
     if (folder / "config.json").is_file():
         return folder
     beside = home / f"{folder.name}.{os.getpid()}"
@@ -321,6 +325,11 @@ def _converted(target: str, path: Path) -> Path:
                 model.__dict__.pop(name, None)
             home.mkdir(parents=True, exist_ok=True)
             model.save_pretrained(beside)
+            with suppress(Exception):  # a model can be examined without its tokenizer
+                tokenizer = library.AutoTokenizer.from_pretrained(
+                    path.parent, gguf_file=path.name, local_files_only=True, trust_remote_code=False
+                )
+                tokenizer.save_pretrained(beside)
         if not folder.exists():
             beside.rename(folder)
     except UsageError:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 
 import jsonschema
@@ -13,11 +14,34 @@ from decoders import decoder
 from models import smollm2
 from whyformer.cli import main
 from whyformer.heads import examine
-from whyformer.report.heads import HeadMap, best_table, heads_view
+from whyformer.report.heads import HeadMap, best_table, heads_view, text_view
 from whyformer.report.schema import json_schema
 
 pytest.importorskip("transformers")
 WORDS = [f"w{at}" for at in range(90)]
+CODE = """
+import torch
+from test_heads import overflowing
+from transformers import BertConfig, BertForMaskedLM, BertModel, LlamaForCausalLM, T5Config
+from transformers import T5ForConditionalGeneration
+
+linear = torch.nn.Linear(2, 2)
+half = overflowing()
+trunk = half.model
+small = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+masked = BertForMaskedLM(BertConfig(**small, intermediate_size=32))
+encoder = masked.bert
+both = T5ForConditionalGeneration(T5Config(vocab_size=96, d_model=32, d_ff=32, num_layers=1, num_heads=4))
+
+
+class Failing(LlamaForCausalLM):
+    def __init__(self):
+        super().__init__(half.config)
+        self.model.forward = self.fails
+
+    def fails(self, *_, **__):
+        raise KeyError("of its own")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +102,7 @@ def folders(tmp_path_factory):
     (home / "text.txt").write_text(" ".join([*WORDS[:12], *WORDS[40:44], *WORDS[2:9]]))
     (home / "short.txt").write_text("w1 w2 w3")
     (home / "empty.txt").write_text("")
-    code = ("import torch", "from test_heads import overflowing", "linear = torch.nn.Linear(2, 2)")
-    (home / "code.py").write_text("\n".join([*code, "half = overflowing()"]))
+    (home / "code.py").write_text(CODE)
     return home
 
 
@@ -182,6 +205,18 @@ def test_a_narrow_terminal_shows_whole_columns_and_names_every_head(folders, mon
     assert "…" not in out
     assert any(line.split() == ["taken", "out", "heads", "mode", "loss"] for line in lines)
     assert max(map(len, lines)) <= 40
+
+
+def test_a_passage_is_cut_before_a_figure(folders):
+    data = examine(str(folders / "words"), length=48, ablate=False, text=folders / "text.txt")
+    for width, figures in ((40, 3), (33, 2), (27, 1)):
+        text = io.StringIO()
+        Console(file=text, width=width, color_system=None).print(*text_view(data["text"]), sep="\n")
+        lines = text.getvalue().splitlines()
+        (row,) = (line for line in lines if line.lstrip().startswith("16 "))
+        assert len(re.findall(r" \d\.\d\d\b", row)) == figures
+        assert "w2 w3" in row
+        assert max(map(len, lines)) <= width
 
 
 @pytest.mark.parametrize("width", [12, 20, 40, 60, 80])
@@ -308,6 +343,11 @@ BAD = {
     "a head that is no number": (["llama", "--head", "1.x"], "it names no head"),
     "a head of a state-space model": (["mamba", "--head", "0.0"], "no softmax attention"),
     "code that is no model of transformers": (["code.py:linear"], "transformers"),
+    "code that gives a trunk": (["code.py:trunk"], "no language head"),
+    "code that gives an encoder": (["code.py:encoder"], "no language head"),
+    "code that gives an encoder with a head": (["code.py:masked"], "is an encoder"),
+    "code that gives an encoder with a decoder": (["code.py:both"], "reads two inputs"),
+    "code that raises what it likes": (["code.py:Failing"], "of its own"),
     "a layer of NaN": (["nan_layers"], "layer 1: its attention is not a number"),
     "logits of NaN": (["nan_logits", "--scan-only"], "not a number"),
     "a report over the text": (["words", "--text", "text.txt", "--json", "./text.txt"], "the text that is"),

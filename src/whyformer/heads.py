@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from whyformer.claims.claim import generator_for
-from whyformer.errors import UsageError
+from whyformer.errors import UsageError, WhyformerError
 from whyformer.instruments import ablation, distance, repeats
 from whyformer.instruments.ablation import Ablation, Ablator, Head
 from whyformer.instruments.copying import copying
@@ -175,7 +175,9 @@ def _scan(examined: Decoder, target: str, sequences: Repeats) -> Scan:
     """The first call of the model on a whole sequence: what it raises is told in one line."""
     try:
         return scan(examined.model, sequences)
-    except (IndexError, RuntimeError) as error:
+    except WhyformerError:
+        raise
+    except Exception as error:
         context = examined.context
         if context is not None and sequences.length > context:
             why = f"the model has no positions beyond its {context:,}"

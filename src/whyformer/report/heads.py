@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
@@ -20,6 +21,8 @@ ROOMY = 1000
 BEST = 8
 HIGH = 0.3
 TENS = 10
+PASSAGE, WORDS = 10, 32
+"""Columns that a passage of a text is given at least, and at most."""
 
 
 def heads_view(data: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -244,12 +247,12 @@ def text_view(text: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Where a text repeats itself, and what the best heads give to what followed."""
     said = f"  {text['repeated']:,} of its first {text['tokens']:,} tokens have an earlier twin"
     yield Text.assemble(("your text", "bold"), (said, "dim"))
-    table = _table("at", "twin", *map(_name, text["heads"]), "passage", left=0)
+    table = _table("at", "twin", "passage", *map(_name, text["heads"]), left=0)
     for row in text["passages"]:
         words = " ".join(safe(row["words"]).split())
-        shown = words if len(words) <= 32 else words[:31] + "…"
-        table.add_row(str(row["at"]), str(row["twin"]), *(f"{x:.2f}" for x in row["attention"]), shown)
-    table.add_row("all", "", *(f"{x:.2f}" for x in text["attention"]), "")
+        shown = words if cell_len(words) <= WORDS else set_cell_size(words, WORDS - 1).rstrip() + "…"
+        table.add_row(str(row["at"]), str(row["twin"]), shown, *(f"{x:.2f}" for x in row["attention"]))
+    table.add_row("all", "", "", *(f"{x:.2f}" for x in text["attention"]))
     yield table
 
 
@@ -264,18 +267,21 @@ def _name(head: Sequence[int]) -> str:
 class _Whole(Table):
     """A table that leaves its last columns out where there is no room, rather than cut every figure.
 
-    A passage of a text is no figure: it is cut.
+    A passage of a text is no figure: it is cut first.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        roomy = options.update_width(ROOMY)
-        while (
-            len(self.columns) > 1
-            and self.columns[-1].header != "passage"
-            and console.measure(self, options=roomy).maximum > options.max_width
-        ):
+        for column in self.columns:
+            if column.header == "passage":
+                longest = max(cell_len(str(cell)) for cell in column.cells)
+                column.max_width = max(PASSAGE, longest - self._beyond(console, options))
+        while len(self.columns) > 1 and self._beyond(console, options) > 0:
             self.columns.pop()
         yield from super().__rich_console__(console, options)
+
+    def _beyond(self, console: Console, options: ConsoleOptions) -> int:
+        """How many columns the table wants that are not there; less than 0 where some are left."""
+        return console.measure(self, options=options.update_width(ROOMY)).maximum - options.max_width
 
 
 def _table(*columns: str, left: int = 1) -> Table:

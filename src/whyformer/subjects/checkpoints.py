@@ -227,10 +227,7 @@ def _load(target: str, folder: Path, raw: dict[str, Any], stored: torch.dtype, c
             why = _said(error) if kind in known else f"transformers does not know the architecture {kind!r}"
             mend = "store the checkpoint anew" if kind in known else "name your own code as file.py:NAME"
             raise UsageError(target, why, mend) from error
-        if getattr(config, "is_encoder_decoder", False):
-            raise UsageError(
-                target, "it is an encoder with a decoder, which reads two inputs", "examine either half"
-            )
+        check_one_input(target, config)
         decoder = _is_decoder(config, raw)
         loader = library.AutoModelForCausalLM if decoder else library.AutoModel
         try:
@@ -264,13 +261,22 @@ def in_memory(model: nn.Module) -> Checkpoint:
         UsageError: it is an encoder with a decoder.
     """
     name, config = type(model).__name__, getattr(model, "config", None)
+    check_one_input(name, config)
+    stored = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    held = copy.deepcopy(model).float() if stored.itemsize < 4 else model
+    return Checkpoint(held.eval(), stored, name, name.endswith(_CAUSAL_NAMES))
+
+
+def check_one_input(name: str, config: Any) -> None:
+    """Refuse an encoder with a decoder.
+
+    Raises:
+        UsageError: it is one.
+    """
     if getattr(config, "is_encoder_decoder", False):
         raise UsageError(
             name, "it is an encoder with a decoder, which reads two inputs", "examine either half"
         )
-    stored = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    held = copy.deepcopy(model).float() if stored.itemsize < 4 else model
-    return Checkpoint(held.eval(), stored, name, name.endswith(_CAUSAL_NAMES))
 
 
 def _whole(target: str, info: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whyformer.errors import UsageError
 from whyformer.subjects import targets
-from whyformer.subjects.checkpoints import Checkpoint, open_checkpoint, quiet, transformers
+from whyformer.subjects.checkpoints import Checkpoint, check_one_input, open_checkpoint, quiet, transformers
 from whyformer.subjects.huggingface import HuggingFace
 
 
@@ -44,11 +44,18 @@ def load_decoder(target: str, seed: int) -> Decoder:
         UsageError: it is none, or no model of transformers.
     """
     if targets.is_code(target):
-        model = targets.load_module(target, seed).eval()
+        model: Any = targets.load_module(target, seed).eval()
         if not hasattr(getattr(model, "config", None), "get_text_config"):
             why = "it is no model of transformers, whose attention can be watched"
             raise UsageError(target, why, "name a checkpoint, or code that returns such a model")
-        checkpoint = Checkpoint(model, next(model.parameters()).dtype, type(model).__name__, decoder=True)
+        check_one_input(target, model.config)
+        if model.get_output_embeddings() is None:
+            raise UsageError(
+                target, "it has no language head, which predicts tokens", "name the whole decoder"
+            )
+        architecture = type(model).__name__
+        decoder = not any(kind.__name__.endswith("ForMaskedLM") for kind in type(model).__mro__)
+        checkpoint = Checkpoint(model, next(model.parameters()).dtype, architecture, decoder)
         name = target.rpartition(":")[2]
     else:
         checkpoint = open_checkpoint(target)

@@ -308,6 +308,7 @@ def test_falls_tell_distance_from_dilution():
     assert told.distance.held == 128  # the longest contexts
     assert told.dilution.held == 1  # the gap that every context has
     assert told.by_gap.held is None
+    assert told.by_gap.count == tuple(20 * (8 - gap) for gap in range(8))
     none = falls(torch.zeros(3, 3), torch.zeros(3, 3, dtype=torch.int64))
     assert none.reason is None
     assert none.by_gap.value == ()

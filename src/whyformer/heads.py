@@ -304,7 +304,11 @@ def _falls(total: Tensor, count: Tensor) -> dict[str, Any]:
     told = distance.falls(total, count)
     curves = {name: getattr(told, name) for name in ("by_gap", "distance", "dilution")}
     plain = {
-        name: {"least": list(curve.least), "value": [_rounded(x) for x in curve.value]}
+        name: {
+            "least": list(curve.least),
+            "value": [_rounded(x) for x in curve.value],
+            "count": list(curve.count),
+        }
         | ({} if curve.held is None else {"held": curve.held})
         for name, curve in curves.items()
     }

@@ -14,7 +14,10 @@ from whyformer.errors import UsageError
 
 
 def heads(
-    target: Annotated[str, typer.Argument(help="A checkpoint: a folder, a hub id or a .gguf file.")],
+    target: Annotated[
+        str,
+        typer.Argument(help="A checkpoint (a folder, a hub id, a .gguf file), or code: path/file.py:NAME."),
+    ],
     length: Annotated[int | None, typer.Option(help="Tokens of each sequence; 512 unless told.")] = None,
     seed: Seed = SEED,
     text: Annotated[

@@ -32,11 +32,13 @@ class Curve:
     Attributes:
         least: the least gap, or context, of each octave.
         value: the mean in it.
+        count: how many queries that is the mean of; they come in pieces of 2 to 16 tokens.
         held: the least context, or gap, of the octave in which the other is held; None where it is not.
     """
 
     least: tuple[int, ...]
     value: tuple[float, ...]
+    count: tuple[int, ...]
     held: int | None = None
 
 
@@ -109,9 +111,12 @@ def _curve(
     total: Float[Tensor, " octaves"], count: Int[Tensor, " octaves"], held: int | None = None
 ) -> Curve:
     kept = [
-        (1 << at, float(t / n)) for at, (t, n) in enumerate(zip(total, count, strict=True)) if n >= FEWEST
+        (1 << at, float(t / n), int(n))
+        for at, (t, n) in enumerate(zip(total, count, strict=True))
+        if n >= FEWEST
     ]
-    return Curve(tuple(least for least, _ in kept), tuple(value for _, value in kept), held)
+    least, value, queries = zip(*kept, strict=True) if kept else ((), (), ())
+    return Curve(least, value, queries, held)
 
 
 def lookup(model: nn.Module, repeats: Repeats, *, most: int, generator: torch.Generator) -> Lookup:

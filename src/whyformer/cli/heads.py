@@ -25,7 +25,7 @@ def heads(
     ] = None,
     head: Annotated[
         list[str] | None,
-        typer.Option(help="A head to tell of beside the best, LAYER.HEAD; give it again for more."),
+        typer.Option(help="A head to tell of beside the best; give it again for more.", metavar="LAYER.HEAD"),
     ] = None,
     scan_only: Annotated[bool, typer.Option("--scan-only", help="Take no heads out: the dear part.")] = False,
     beyond: Annotated[

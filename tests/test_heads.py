@@ -12,7 +12,7 @@ from whyformer.errors import UsageError
 from whyformer.instruments import repeats
 from whyformer.instruments.ablation import TOKENS, Ablator, compositions, random_heads
 from whyformer.instruments.copying import copying
-from whyformer.instruments.distance import falls, lookup
+from whyformer.instruments.distance import FEWEST, falls, lookup
 from whyformer.instruments.heads import KINDS, octave, scan
 from whyformer.instruments.quoting import passages
 from whyformer.instruments.repeats import from_tokens, periodic, scattered, twins, without_repeats
@@ -185,6 +185,16 @@ def test_scattered_repeats_are_what_they_say():
     assert (rows.tokens[row, query + 1][:, None] == rows.tokens[row]).sum(1).eq(2).all()
     again = scattered(3, 512, IDS, start=1, generator=generator())
     assert torch.equal(rows.tokens, again.tokens)
+
+
+@pytest.mark.parametrize("length", [512, 2048])
+def test_some_twins_are_half_the_context_away(length):
+    rows = scattered(4, length, torch.arange(3, 4000), start=None, generator=generator())
+    _, query, twin = rows.pairs
+    counts = torch.bincount(octave(query - twin))
+    assert counts[octave(torch.tensor([length // 2]))] >= 4 * FEWEST
+    assert (counts[2:] >= FEWEST).all()
+    assert 0.45 < len(query) / (4 * length) < 0.52  # half of all tokens come back, as before
 
 
 def test_sequences_without_repeats_have_none():

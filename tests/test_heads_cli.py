@@ -187,6 +187,7 @@ def test_the_loss_without_a_head_is_that_of_zero(folders):
 def test_the_null_is_read_at_the_same_places_where_the_ids_allow(folders, length, null, monkeypatch, capsys):
     data = examine(str(folders / "uniform"), length=length, ablate=False)
     assert data["null_length"] == null
+    assert data["forwards"] == pytest.approx(9 + 4 * null / length, abs=0.051)
     same = [head["induction"] == pytest.approx(head["null"]["induction"], abs=1e-5) for head in data["heads"]]
     assert all(same) if null == length else not any(same)  # even attention knows the places alone
     out = called(monkeypatch, capsys, folders, "uniform", "--length", str(length), "--scan-only")[1]

@@ -81,15 +81,13 @@ def examine(
     sequences = repeats.scattered(ROWS, length, examined.ids, start=examined.start, generator=draw("rows"))
     tell("scanning")
     found = _scan(examined, target, sequences)
-    for layer, head in named:
-        if (layer, head) not in found.shown:
-            there = ", ".join(str(at) for at in dict(found.shown))
-            raise UsageError(f"head {layer}.{head}", f"layer {layer} has no softmax", f"layers {there} have")
+    _check_attending(found, named)
     tell("scanning without repeats")
     rows = _without_repeats(examined, sequences, draw("null"))
     null = scan(examined.model, rows)
     copied = copying(examined.model, sequences.tokens[0], generator=draw("copying"))
-    forwards = 3 * ROWS + 1.0  # the scan, its null, the lookup, and a row for the copying score
+    # The scan, the lookup, a row for the copying score, and the null.
+    forwards = 2 * ROWS + 1 + rows.tokens.numel() / length
     data: dict[str, Any] = {
         "schema": SCHEMA,
         "subject": examined.subject,
@@ -136,6 +134,18 @@ def _named(examined: Decoder, heads: Sequence[Head]) -> list[Head]:
             why = f"there are {layers} layers of {count} heads, counted from 0"
             raise UsageError(f"head {layer}.{head}", why, "name one of them")
     return list(dict.fromkeys((layer, head) for layer, head in heads))
+
+
+def _check_attending(found: Scan, named: list[Head]) -> None:
+    """Refuse a named head in a layer that does not attend.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for layer, head in named:
+        if (layer, head) not in found.shown:
+            there = ", ".join(str(at) for at in dict(found.shown))
+            raise UsageError(f"head {layer}.{head}", f"layer {layer} has no softmax", f"layers {there} have")
 
 
 def _joined(best: list[Head], named: list[Head]) -> list[Head]:

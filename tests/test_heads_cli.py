@@ -14,7 +14,7 @@ from decoders import decoder
 from models import smollm2
 from whyformer.cli import main
 from whyformer.heads import examine
-from whyformer.report.heads import HeadMap, best_table, heads_view, text_view
+from whyformer.report.heads import HeadMap, best_table, gap_table, heads_view, text_view
 from whyformer.report.schema import json_schema
 
 pytest.importorskip("transformers")
@@ -206,6 +206,16 @@ def test_a_narrow_terminal_shows_whole_columns_and_names_every_head(folders, mon
     assert "…" not in out
     assert any(line.split() == ["taken", "out", "heads", "mode", "loss"] for line in lines)
     assert max(map(len, lines)) <= 40
+
+
+def test_an_octave_without_queries_is_left_blank():
+    full = {"least": [2, 4, 8, 16], "value": [1.0, 1.0, 0.0, 0.0]}
+    holes = {"least": [4, 32], "value": [1.0, 0.0]}
+    curves = {"by_gap": full, "distance": full, "dilution": holes}
+    others = {"by_gap": holes, "distance": holes, "dilution": holes}
+    table = gap_table({"gaps": [{"head": [0, 0]} | curves, {"head": [0, 1]} | others]})
+    drawn = [[cell.plain for cell in table.columns[at].cells] for at in (1, 5, 6)]
+    assert drawn == [["██▁▁", " █  ▁"], ["██▁▁", " █  ▁"], ["█  ▁", "█  ▁"]]
 
 
 def test_a_passage_is_cut_before_a_figure(folders):

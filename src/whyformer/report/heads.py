@@ -178,6 +178,12 @@ def gap_table(data: Mapping[str, Any]) -> Table:
         rows.insert(0, ("lookup", data["lookup"]))
     at = (_held([entry.get(name, {}) for _, entry in rows]) for name in ("distance", "dilution"))
     context, gap = (f"{name} {where}" for name, where in zip(("context", "gap"), at, strict=True))
+    begins = {
+        which: min(
+            (entry[which]["least"][0] for _, entry in rows if entry.get(which, {}).get("least")), default=1
+        )
+        for which in ("by_gap", "distance", "dilution")
+    }
     table = _table("", "by gap", "last", "from", "falls with", context, gap, left=2)
     for column in table.columns[4:]:
         column.justify = "left"
@@ -185,7 +191,9 @@ def gap_table(data: Mapping[str, Any]) -> Table:
         curve = entry["by_gap"]
         if curve["value"]:
             last, least = f"{curve['value'][-1]:.2f}", f"{curve['least'][-1]:,}"
-            drawn = [_spark(entry.get(which, {})) for which in ("by_gap", "distance", "dilution")]
+            drawn = [
+                _spark(entry.get(which, {}), begins[which]) for which in ("by_gap", "distance", "dilution")
+            ]
             table.add_row(name, drawn[0], last, least, entry.get("falls_with") or "", *drawn[1:])
     return table
 
@@ -196,8 +204,13 @@ def _held(curves: Sequence[Mapping[str, Any]]) -> str:
     return f"{places.pop():,}" if len(places) == 1 else "held"
 
 
-def _spark(curve: Mapping[str, Any]) -> Text:
-    return Text(spark(curve.get("value", ()), 0, 1), "cyan")
+def _spark(curve: Mapping[str, Any], begin: int) -> Text:
+    """A glyph for every octave from the first of the column on; one with too few queries is left blank."""
+    glyphs = zip(curve.get("least", ()), spark(curve.get("value", ()), 0, 1), strict=True)
+    drawn = ""
+    for least, glyph in glyphs:
+        drawn = drawn.ljust((least // begin).bit_length() - 1) + glyph
+    return Text(drawn, "cyan")
 
 
 def ablation_table(data: Mapping[str, Any]) -> Table:

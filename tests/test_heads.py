@@ -12,7 +12,7 @@ from whyformer.errors import UsageError
 from whyformer.instruments import repeats
 from whyformer.instruments.ablation import TOKENS, Ablator, compositions, random_heads
 from whyformer.instruments.copying import copying
-from whyformer.instruments.distance import falls, lookup
+from whyformer.instruments.distance import FEWEST, falls, lookup
 from whyformer.instruments.heads import KINDS, octave, scan
 from whyformer.instruments.quoting import passages
 from whyformer.instruments.repeats import from_tokens, periodic, scattered, twins, without_repeats
@@ -187,6 +187,16 @@ def test_scattered_repeats_are_what_they_say():
     assert torch.equal(rows.tokens, again.tokens)
 
 
+@pytest.mark.parametrize("length", [512, 2048])
+def test_some_twins_are_half_the_context_away(length):
+    rows = scattered(4, length, torch.arange(3, 4000), start=None, generator=generator())
+    _, query, twin = rows.pairs
+    counts = torch.bincount(octave(query - twin))
+    assert counts[octave(torch.tensor([length // 2]))] >= 4 * FEWEST
+    assert (counts[2:] >= FEWEST).all()
+    assert 0.45 < len(query) / (4 * length) < 0.52  # half of all tokens come back, as before
+
+
 def test_sequences_without_repeats_have_none():
     rows = scattered(2, 200, IDS, start=1, generator=generator())
     null = without_repeats(rows, IDS, generator=generator(1))
@@ -252,6 +262,26 @@ def test_the_loss_is_that_of_the_second_copy():
     assert Ablator(model, copy).baseline == pytest.approx(expected.item(), abs=1e-5)
 
 
+def overflowing():
+    """Two heads of the last layer that cancel: without one of them, half precision overflows."""
+    model = decoder("llama").half()
+    with torch.no_grad():
+        attention = model.model.layers[1].self_attn
+        attention.v_proj.weight.zero_()
+        attention.v_proj.bias = nn.Parameter(torch.ones(16, dtype=torch.float16))
+        attention.o_proj.weight.zero_()
+        attention.o_proj.weight[0, :8], attention.o_proj.weight[0, 8:16] = 3e4, -3e4
+    return model
+
+
+def test_a_run_without_a_finite_loss_is_told_as_not_measured():
+    ablator = Ablator(overflowing(), copy_of(96))
+    alone = ablator.without([(1, 0)])
+    assert alone.loss is None
+    assert alone.reason == "the logits: some are not a number"
+    assert ablator.without([(1, 0), (1, 1)]).loss == pytest.approx(ablator.baseline, abs=0.01)
+
+
 def test_random_heads_are_apart_from_the_named_ones():
     every = [(layer, head) for layer in (2, 5) for head in range(4)]
     drawn = random_heads(every, 99, apart=[(2, 1), (5, 3)], generator=generator())
@@ -284,6 +314,11 @@ def test_falls_tell_distance_from_dilution():
     ):
         assert falls(value * count, count).reason == expected
     assert falls(0.09 * 0.5**gap * count, count).reason is None  # too little to begin with
+    told = falls(0.9 * count, count)
+    assert told.distance.held == 128  # the longest contexts
+    assert told.dilution.held == 1  # the gap that every context has
+    assert told.by_gap.held is None
+    assert told.by_gap.count == tuple(20 * (8 - gap) for gap in range(8))
     none = falls(torch.zeros(3, 3), torch.zeros(3, 3, dtype=torch.int64))
     assert none.reason is None
     assert none.by_gap.value == ()
@@ -302,9 +337,36 @@ def test_lookup_counts_right_answers():
             return SimpleNamespace(logits=logits)
 
     rows = scattered(2, 200, IDS, start=None, generator=generator())
-    right, asked = lookup(Oracle(), rows, most=1000, generator=generator())
-    assert asked.sum() == rows.copied.shape[1]
-    assert right.sum() == (rows.copied[1] % 2 == 1).sum()
+    found = lookup(Oracle(), rows, most=1000, generator=generator())
+    assert torch.equal(found.count, found.there)
+    assert found.count.sum() == rows.copied.shape[1]
+    assert found.right.sum() == (rows.copied[1] % 2 == 1).sum()
+    assert found.accuracy == pytest.approx((rows.copied[1] % 2 == 1).double().mean().item())
+
+
+def test_a_lookup_asks_far_twins_as_often_as_near_ones():
+    class Late(nn.Module):
+        """Right from place 256 on."""
+
+        def forward(self, tokens, use_cache=False):
+            logits = torch.nn.functional.one_hot(tokens.roll(-1, 1), 2000).double()
+            logits[:, :256] = logits[:, :256].flip(-1)
+            return SimpleNamespace(logits=logits)
+
+    rows = scattered(4, 512, torch.arange(3, 2000), start=None, generator=generator())
+    found = lookup(Late(), rows, most=300, generator=generator())
+    assert found.count.sum() == 300
+    assert found.there.sum() == rows.copied.shape[1] > 800
+    short = found.count < found.there
+    assert short.any()
+    # Whatever is cut is cut alike, to the same number or one more; what is rarer is asked whole.
+    level = found.count[short].max()
+    assert found.count.max() == level
+    assert found.count[short].min() >= level - 1
+    # The accuracy is that of all queries, though late ones are asked more rarely than they come.
+    late = (rows.copied[1] >= 256).double().mean().item()
+    assert found.accuracy == pytest.approx(late)
+    assert found.right.sum() / 300 < late - 0.05
 
 
 def test_passages_are_the_longest_first_and_do_not_overlap():

@@ -1,20 +1,47 @@
 """``whyformer heads`` from outside: its data by schema, its views, and what it refuses in one line."""
 
+import io
 import json
+import re
 import sys
 
 import jsonschema
 import pytest
 import torch
+from rich.console import Console
 
 from decoders import decoder
+from models import smollm2
 from whyformer.cli import main
 from whyformer.heads import examine
-from whyformer.report.heads import best_table
+from whyformer.report.heads import HeadMap, best_table, gap_table, heads_view, text_view
 from whyformer.report.schema import json_schema
 
 pytest.importorskip("transformers")
 WORDS = [f"w{at}" for at in range(90)]
+CODE = """
+import torch
+from test_heads import overflowing
+from transformers import BertConfig, BertForMaskedLM, BertModel, LlamaForCausalLM, T5Config
+from transformers import T5ForConditionalGeneration
+
+linear = torch.nn.Linear(2, 2)
+half = overflowing()
+trunk = half.model
+small = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+masked = BertForMaskedLM(BertConfig(**small, intermediate_size=32))
+encoder = masked.bert
+both = T5ForConditionalGeneration(T5Config(vocab_size=96, d_model=32, d_ff=32, num_layers=1, num_heads=4))
+
+
+class Failing(LlamaForCausalLM):
+    def __init__(self):
+        super().__init__(half.config)
+        self.model.forward = self.fails
+
+    def fails(self, *_, **__):
+        raise KeyError("of its own")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +102,7 @@ def folders(tmp_path_factory):
     (home / "text.txt").write_text(" ".join([*WORDS[:12], *WORDS[40:44], *WORDS[2:9]]))
     (home / "short.txt").write_text("w1 w2 w3")
     (home / "empty.txt").write_text("")
-    (home / "code.py").write_text("import torch\nlinear = torch.nn.Linear(2, 2)\n")
+    (home / "code.py").write_text(CODE)
     return home
 
 
@@ -160,6 +187,7 @@ def test_the_loss_without_a_head_is_that_of_zero(folders):
 def test_the_null_is_read_at_the_same_places_where_the_ids_allow(folders, length, null, monkeypatch, capsys):
     data = examine(str(folders / "uniform"), length=length, ablate=False)
     assert data["null_length"] == null
+    assert data["forwards"] == pytest.approx(9 + 4 * null / length, abs=0.051)
     same = [head["induction"] == pytest.approx(head["null"]["induction"], abs=1e-5) for head in data["heads"]]
     assert all(same) if null == length else not any(same)  # even attention knows the places alone
     out = called(monkeypatch, capsys, folders, "uniform", "--length", str(length), "--scan-only")[1]
@@ -178,6 +206,116 @@ def test_a_narrow_terminal_shows_whole_columns_and_names_every_head(folders, mon
     assert "…" not in out
     assert any(line.split() == ["taken", "out", "heads", "mode", "loss"] for line in lines)
     assert max(map(len, lines)) <= 40
+
+
+def test_an_octave_without_queries_is_left_blank():
+    full = {"least": [2, 4, 8, 16], "value": [1.0, 1.0, 0.0, 0.0]}
+    holes = {"least": [4, 32], "value": [1.0, 0.0]}
+    curves = {"by_gap": full, "distance": full, "dilution": holes}
+    others = {"by_gap": holes, "distance": holes, "dilution": holes}
+    table = gap_table({"gaps": [{"head": [0, 0]} | curves, {"head": [0, 1]} | others]})
+    drawn = [[cell.plain for cell in table.columns[at].cells] for at in (1, 5, 6)]
+    assert drawn == [["██▁▁", " █  ▁"], ["██▁▁", " █  ▁"], ["█  ▁", "█  ▁"]]
+
+
+def test_a_passage_is_cut_before_a_figure(folders):
+    data = examine(str(folders / "words"), length=48, ablate=False, text=folders / "text.txt")
+    for width, figures in ((40, 3), (33, 2), (27, 1)):
+        text = io.StringIO()
+        Console(file=text, width=width, color_system=None).print(*text_view(data["text"]), sep="\n")
+        lines = text.getvalue().splitlines()
+        (row,) = (line for line in lines if line.lstrip().startswith("16 "))
+        assert len(re.findall(r" \d\.\d\d\b", row)) == figures
+        assert "w2 w3" in row
+        assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("width", [12, 20, 40, 60, 80])
+def test_a_map_that_finds_no_room_goes_on_below(width):
+    layers, heads = 74, 12
+    every = [
+        {"layer": layer, "head": head, "induction": ((layer + head) % 5 / 5) ** 2}
+        for layer in range(layers)
+        for head in range(heads)
+    ]
+    text = io.StringIO()
+    Console(file=text, width=width, color_system=None).print(HeadMap(every, "induction"))
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    parts = [lines[at : at + heads + 1] for at in range(0, len(lines), heads + 1)]
+    sizes = [max(len(line) for line in part[1:]) - 3 for part in parts]
+    assert sum(sizes) == layers
+    for head in range(heads):
+        cells = "".join(f"{part[1 + head][3:]:<{size}}" for part, size in zip(parts, sizes, strict=True))
+        assert cells == "".join(" ░▒▓█"[(layer + head) % 5] for layer in range(layers))
+    begins = [int(part[0].split()[0]) for part in parts]
+    assert begins == [sum(sizes[:at]) for at in range(len(parts))]
+
+
+def test_a_named_head_is_told_of_beside_the_best(folders, monkeypatch, capsys, tmp_path):
+    deep = decoder("llama", num_hidden_layers=5)
+    deep.save_pretrained(tmp_path / "deep")
+    plain = examine(str(tmp_path / "deep"), length=48)
+    best = {tuple(entry["head"]) for entry in plain["gaps"]}
+    others = [(h["layer"], h["head"]) for h in plain["heads"] if (h["layer"], h["head"]) not in best]
+    names = [f"{layer}.{head}" for layer, head in (others[0], others[-1])]
+    report = tmp_path / "named.json"
+    options = ["--length", "48", "--head", names[0], "--head", names[1], "--head", names[0]]
+    status, out, _ = called(monkeypatch, capsys, tmp_path, "deep", *options, "--json", str(report))
+    assert status == 0
+    data = json.loads(report.read_text())
+    jsonschema.validate(data, json_schema("heads-1"))
+    assert data["named"] == [list(others[0]), list(others[-1])]
+    assert [entry["head"] for entry in data["gaps"][-2:]] == data["named"]
+    singles = [row["heads"][0] for row in data["ablation"] if row["group"] == "single"]
+    assert all(head in singles for head in data["named"])
+    together = [row for row in data["ablation"] if row["group"] == "named"]
+    assert [row["mode"] for row in together] == ["zero", "mean"]
+    assert all(row["heads"] == data["named"] for row in together)
+    table = out[out.index("the best induction heads") : out.index("by gap")]
+    assert {line.split()[0] for line in table.splitlines()[-3:] if line} == set(names)
+    # What is told of the others is what is told without naming any.
+    assert data["heads"] == plain["heads"]
+    assert [row for row in data["ablation"] if row["group"] in ("induction", "random")] == [
+        row for row in plain["ablation"] if row["group"] in ("induction", "random")
+    ]
+
+
+def test_a_run_that_overflows_is_told_and_the_rest_stands(folders, monkeypatch):
+    monkeypatch.chdir(folders)
+    data = examine("code.py:half", length=48)
+    jsonschema.validate(data, json_schema("heads-1"))
+    json.dumps(data, allow_nan=False)
+    singles = {tuple(row["heads"][0]): row for row in data["ablation"] if len(row["heads"]) == 1}
+    assert {head for head, row in singles.items() if row["loss"] is None} <= {(1, 0), (1, 1)}
+    failed = [row for row in data["ablation"] if row["loss"] is None]
+    assert failed
+    assert {row["reason"] for row in failed} == {"the logits: some are not a number"}
+    text = io.StringIO()
+    Console(file=text, width=80).print(*heads_view(data), sep="\n")
+    assert f"{len(failed)} run{'s' * (len(failed) > 1)} not measured: the logits" in text.getvalue()
+
+
+def test_the_cost_counts_the_text(folders):
+    with_text, without = (
+        examine(str(folders / "words"), length=48, ablate=False, text=text)
+        for text in (folders / "text.txt", None)
+    )
+    assert with_text["forwards"] == pytest.approx(without["forwards"] + 23 / 48, abs=0.1)
+
+
+def test_past_the_context_the_view_says_what_else_may_fail(folders, monkeypatch, capsys):
+    _, out, _ = called(monkeypatch, capsys, folders, "llama", "--length", "140", "--beyond", "--scan-only")
+    assert "beyond 128 tokens" in " ".join(out.split())
+    _, out, _ = called(monkeypatch, capsys, folders, "llama", "--length", "128", "--scan-only")
+    assert "beyond" not in out
+
+
+@pytest.mark.slow
+def test_a_gguf_file_brings_its_tokenizer(folders):
+    data = examine(smollm2(), length=64, ablate=False, text=folders / "text.txt")
+    jsonschema.validate(data, json_schema("heads-1"))
+    assert data["text"]["tokens"] > 30
 
 
 def test_nobody_need_watch(folders, monkeypatch, capsys):
@@ -209,7 +347,18 @@ BAD = {
     "a text without a name": (["words", "--text", ""], "--text '': it is empty"),
     "a report without a name": (["words", "--json", ""], "--json '': it is empty"),
     "a missing folder": (["./missing"], "missing"),
+    "a head beyond the layers": (["llama", "--head", "2.0"], "head 2.0: there are 2 layers of 4 heads"),
+    "a head beyond the heads": (["llama", "--head", "0.1", "--head", "1.4"], "head 1.4: there are 2 layers"),
+    "a head in a layer that does not attend": (["jamba", "--length", "48", "--head", "1.0"], "layers 2 have"),
+    "a head without a layer": (["llama", "--head", "3"], "--head '3': it names no head"),
+    "a head that is no number": (["llama", "--head", "1.x"], "it names no head"),
+    "a head of a state-space model": (["mamba", "--head", "0.0"], "no softmax attention"),
     "code that is no model of transformers": (["code.py:linear"], "transformers"),
+    "code that gives a trunk": (["code.py:trunk"], "no language head"),
+    "code that gives an encoder": (["code.py:encoder"], "no language head"),
+    "code that gives an encoder with a head": (["code.py:masked"], "is an encoder"),
+    "code that gives an encoder with a decoder": (["code.py:both"], "reads two inputs"),
+    "code that raises what it likes": (["code.py:Failing"], "of its own"),
     "a layer of NaN": (["nan_layers"], "layer 1: its attention is not a number"),
     "logits of NaN": (["nan_logits", "--scan-only"], "not a number"),
     "a report over the text": (["words", "--text", "text.txt", "--json", "./text.txt"], "the text that is"),

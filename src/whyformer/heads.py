@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from importlib import import_module
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from whyformer.claims.claim import generator_for
-from whyformer.errors import UsageError
+from whyformer.errors import UsageError, WhyformerError
 from whyformer.instruments import ablation, distance, repeats
 from whyformer.instruments.ablation import Ablation, Ablator, Head
 from whyformer.instruments.copying import copying
 from whyformer.instruments.heads import KINDS, Scan, heads_of, mean_interval, scan
 from whyformer.instruments.quoting import quotations
 from whyformer.instruments.repeats import Repeats
-from whyformer.subjects import targets
-from whyformer.subjects.checkpoints import Checkpoint, open_checkpoint, quiet
-from whyformer.subjects.huggingface import HuggingFace
+from whyformer.subjects.checkpoints import quiet
+from whyformer.subjects.decoders import Decoder, load_decoder
 from whyformer.subjects.subject import raised
 
 SEED = 31
@@ -35,29 +33,8 @@ PERIOD = 64
 BEST = 8
 DRAWS = 6
 """How many sets of random heads are taken out: single draws differ much."""
-ASKED = 512
-"""Queries at which the model's lookup is asked."""
-
-
-@dataclass(frozen=True)
-class Examined:
-    """A decoder that can be scanned.
-
-    Attributes:
-        model: a model of the transformers library.
-        subject: what a report says of it.
-        ids: the tokens that sequences are drawn from: all but special ones.
-        start: what its tokenizer puts before a text, if anything.
-        context: the longest input that it declares, or None.
-        tokenizer: what reads a text, if there is one.
-    """
-
-    model: Any
-    subject: dict[str, Any]
-    ids: Int[Tensor, " ids"]
-    start: int | None
-    context: int | None
-    tokenizer: Any = None
+ASKED = 2048
+"""Queries at which the model's lookup is asked: some thirty for each cell of context and gap at 8,192."""
 
 
 def examine(
@@ -66,6 +43,7 @@ def examine(
     length: int | None = None,
     seed: int = SEED,
     text: Path | None = None,
+    heads: Sequence[Head] = (),
     ablate: bool = True,
     beyond: bool = False,
     progress: Callable[[str], None] | None = None,
@@ -77,6 +55,7 @@ def examine(
         length: tokens of each sequence; the cost grows with it.
         seed: every draw follows from it.
         text: a text to scan beside the drawn sequences.
+        heads: (layer, head) to tell of beside the best: by gap, taken out alone and together, on the text.
         ablate: whether heads are taken out; it is the dear part.
         beyond: whether the length may pass the declared context.
         progress: told what is done next.
@@ -85,12 +64,14 @@ def examine(
         Plain data by the schema ``whyformer/heads/1``.
 
     Raises:
-        UsageError: the target has no softmax attention that can be scanned, or the length does not fit.
+        UsageError: the target has no softmax attention that can be scanned, the length does not fit, or
+            there is no such head.
     """
     tell = progress or (lambda _: None)
     words = None if text is None else _words(text)
     tell("loading")
-    examined = load(target, seed)
+    examined = load_decoder(target, seed)
+    named = _named(examined, heads)
     length = _length(examined, length, beyond)
     read = None if text is None or words is None else _read(examined, text, words, length)
 
@@ -100,15 +81,18 @@ def examine(
     sequences = repeats.scattered(ROWS, length, examined.ids, start=examined.start, generator=draw("rows"))
     tell("scanning")
     found = _scan(examined, target, sequences)
+    _check_attending(found, named)
     tell("scanning without repeats")
     rows = _without_repeats(examined, sequences, draw("null"))
     null = scan(examined.model, rows)
     copied = copying(examined.model, sequences.tokens[0], generator=draw("copying"))
-    forwards = 3 * ROWS + 1.0  # the scan, its null, the lookup, and a row for the copying score
+    # The scan, the lookup, a row for the copying score, and the null.
+    forwards = 2 * ROWS + 1 + rows.tokens.numel() / length
     data: dict[str, Any] = {
         "schema": SCHEMA,
         "subject": examined.subject,
         "length": length,
+        "context": examined.context,
         "seed": seed,
         "path": "; ".join(found.paths),
         "rows": ROWS,
@@ -117,78 +101,59 @@ def examine(
     }
     tell("asking the model")
     data["lookup"] = _lookup(examined, sequences, draw("lookup"))
-    data["gaps"] = [_gaps(found, head) for head in found.best("induction", BEST)]
+    data["named"] = [list(head) for head in named]
+    data["gaps"] = [_gaps(found, head) for head in _joined(found.best("induction", BEST), named)]
     data["ablation"], data["compositions"] = [], []
     if ablate:
         copy = _copy(examined, length, draw("copy"))
-        data["ablation"], calls = _ablations(examined, found, copy, draw("random"), tell)
+        data["ablation"], calls = _ablations(examined, found, copy, named, draw("random"), tell)
         data["random"] = _random(data["ablation"])
         tell("patching keys")
-        sources, aims = found.best("previous", BEST), found.best("induction", 3)
+        sources, aims = (_joined(found.best(*kind), named) for kind in (("previous", BEST), ("induction", 3)))
         data["compositions"] = _compositions(examined, copy, sources, aims)
         forwards += (calls + 1 + len(sources)) * copy.tokens.numel() / length
-    data["forwards"] = round(forwards, 1)
     if read is not None:
         tell("reading the text")
-        data["text"] = quotations(examined.model, read, found.best("induction", 4), examined.tokenizer)
+        shown = _joined(found.best("induction", 4), named)
+        data["text"] = quotations(examined.model, read, shown, examined.tokenizer)
+        forwards += read.length / length
+    data["forwards"] = round(forwards, 1)
     tell("")
     return data
 
 
-def load(target: str, seed: int = SEED) -> Examined:
-    """The decoder that a TARGET names.
+def _named(examined: Decoder, heads: Sequence[Head]) -> list[Head]:
+    """The heads that were asked for, each once.
 
     Raises:
-        UsageError: it is none, or no model of transformers.
+        UsageError: the model has no heads, or not these.
     """
-    if targets.is_code(target):
-        model = targets.load_module(target, seed).eval()
-        if not hasattr(getattr(model, "config", None), "get_text_config"):
-            why = "it is no model of transformers, whose attention can be watched"
-            raise UsageError(target, why, "name a checkpoint, or code that returns such a model")
-        checkpoint = Checkpoint(model, next(model.parameters()).dtype, type(model).__name__, decoder=True)
-        name = target.rpartition(":")[2]
-    else:
-        checkpoint = open_checkpoint(target)
-        path = Path(target).expanduser()
-        name = path.resolve().name if path.exists() else target
-    if not checkpoint.decoder:
-        raise UsageError(target, f"{checkpoint.architecture} is an encoder", "name a decoder")
-    heads_of(checkpoint.model)
-    told = HuggingFace(checkpoint, name=name, target=target)
-    tokenizer = None if targets.is_code(target) else _tokenizer(target)
-    special = set(told.traits.special) | set(getattr(tokenizer, "all_special_ids", ()))
-    ids = torch.tensor([i for i in range(told.traits.vocabulary) if i not in special])
-    return Examined(
-        checkpoint.model, told.describe(), ids, _start(tokenizer), told.traits.max_length, tokenizer
-    )
+    layers, count = heads_of(examined.model)
+    for layer, head in heads:
+        if not (0 <= layer < layers and 0 <= head < count):
+            why = f"there are {layers} layers of {count} heads, counted from 0"
+            raise UsageError(f"head {layer}.{head}", why, "name one of them")
+    return list(dict.fromkeys((layer, head) for layer, head in heads))
 
 
-def _tokenizer(target: str) -> Any:
-    """The tokenizer beside a checkpoint, or None."""
-    path = Path(target).expanduser()
-    if path.is_file():
-        return None
-    try:
-        with quiet():
-            library = import_module("transformers")
-            return library.AutoTokenizer.from_pretrained(
-                str(path) if path.is_dir() else target, local_files_only=True, trust_remote_code=False
-            )
-    except Exception:
-        # Whatever ails the tokenizer, the model can be scanned without; a text cannot, and is told so.
-        return None
+def _check_attending(found: Scan, named: list[Head]) -> None:
+    """Refuse a named head in a layer that does not attend.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for layer, head in named:
+        if (layer, head) not in found.shown:
+            there = ", ".join(str(at) for at in dict(found.shown))
+            raise UsageError(f"head {layer}.{head}", f"layer {layer} has no softmax", f"layers {there} have")
 
 
-def _start(tokenizer: Any) -> int | None:
-    """The one token that the tokenizer puts before any text."""
-    if tokenizer is None:
-        return None
-    ids, special = tokenizer("a")["input_ids"], tokenizer.all_special_ids
-    return ids[0] if ids and ids[0] in special else None
+def _joined(best: list[Head], named: list[Head]) -> list[Head]:
+    """The best heads, and the named ones that are not among them."""
+    return best + [head for head in named if head not in best]
 
 
-def _length(examined: Examined, length: int | None, beyond: bool) -> int:
+def _length(examined: Decoder, length: int | None, beyond: bool) -> int:
     context, room = examined.context, 2 * (len(examined.ids) - repeats.PIECE)
     name = str(examined.subject["name"])
     if room < repeats.SHORTEST:
@@ -216,11 +181,13 @@ def _length(examined: Examined, length: int | None, beyond: bool) -> int:
     return length
 
 
-def _scan(examined: Examined, target: str, sequences: Repeats) -> Scan:
+def _scan(examined: Decoder, target: str, sequences: Repeats) -> Scan:
     """The first call of the model on a whole sequence: what it raises is told in one line."""
     try:
         return scan(examined.model, sequences)
-    except (IndexError, RuntimeError) as error:
+    except WhyformerError:
+        raise
+    except Exception as error:
         context = examined.context
         if context is not None and sequences.length > context:
             why = f"the model has no positions beyond its {context:,}"
@@ -229,7 +196,7 @@ def _scan(examined: Examined, target: str, sequences: Repeats) -> Scan:
         raise UsageError(target, raised(error), "run it by itself to see why") from error
 
 
-def _without_repeats(examined: Examined, sequences: Repeats, generator: torch.Generator) -> Repeats:
+def _without_repeats(examined: Decoder, sequences: Repeats, generator: torch.Generator) -> Repeats:
     """The same places without repeats; where there are too few ids, shorter sequences of other places."""
     ids = examined.ids
     if sequences.length > len(ids):
@@ -259,15 +226,20 @@ def _rounded(value: Tensor | float) -> Any:
     return [round(x, 6) for x in numbers.tolist()] if numbers.dim() else round(numbers.item(), 6)
 
 
-def _copy(examined: Examined, length: int, generator: torch.Generator) -> Repeats:
+def _copy(examined: Decoder, length: int, generator: torch.Generator) -> Repeats:
     period = min(PERIOD, (length - 1) // 2, len(examined.ids))
     return repeats.periodic(ROWS, period, examined.ids, start=examined.start, generator=generator)
 
 
 def _ablations(
-    examined: Examined, found: Scan, copy: Repeats, generator: torch.Generator, tell: Callable[[str], None]
+    examined: Decoder,
+    found: Scan,
+    copy: Repeats,
+    named: list[Head],
+    generator: torch.Generator,
+    tell: Callable[[str], None],
 ) -> tuple[list[dict[str, Any]], int]:
-    """The best heads of two kinds, random ones in several draws, and single heads."""
+    """The best heads of two kinds, random ones in several draws, single ones, and those named together."""
     ablator = Ablator(examined.model, copy)
     induction, previous = (found.best(kind, BEST) for kind in ("induction", "previous"))
     sets: list[tuple[str, list[Head], ablation.Mode]] = []
@@ -278,7 +250,9 @@ def _ablations(
         drawn = ablation.random_heads(found.shown, len(induction), apart=induction, generator=generator)
         sets += [("random", drawn, mode) for mode in ablator.modes if drawn]
     singles = induction + [head for head in previous[:4] if head not in induction]
-    sets += [("single", [head], "zero") for head in singles[1:]]
+    sets += [("single", [head], "zero") for head in _joined(singles, named)[1:]]
+    if len(named) > 1:
+        sets += [("named", named, mode) for mode in ablator.modes]
     told = []
     for group, taken, mode in sets:
         tell(f"taking out {len(taken)} of {group}")
@@ -290,7 +264,8 @@ def _random(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The mean loss of the random draws, mode by mode, with its 95% interval over them."""
     found = []
     for mode in ("zero", "mean"):
-        rows = [row for row in told if row["group"] == "random" and row["mode"] == mode]
+        drawn = [row for row in told if row["group"] == "random" and row["mode"] == mode]
+        rows = [row for row in drawn if row["loss"] is not None]
         if len(rows) > 1:
             losses = torch.tensor([row["loss"] for row in rows], dtype=torch.float64)
             low, high = (round(max(end.item(), 0.0), 6) for end in mean_interval(losses))
@@ -302,32 +277,33 @@ def _random(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _told(group: str, done: Ablation) -> dict[str, Any]:
-    return {
+    told = {
         "group": group,
         "heads": [list(head) for head in done.heads],
         "mode": done.mode,
-        "loss": round(done.loss, 6),
+        "loss": None if done.loss is None else round(done.loss, 6),
         "baseline": round(done.baseline, 6),
     }
+    return told if done.reason is None else told | {"reason": done.reason}
 
 
 def _compositions(
-    examined: Examined, copy: Repeats, sources: list[Head], aims: list[Head]
+    examined: Decoder, copy: Repeats, sources: list[Head], aims: list[Head]
 ) -> list[dict[str, Any]]:
     found = ablation.compositions(examined.model, copy, sources, aims)
-    found.sort(key=lambda pair: pair.keys - pair.score)
+    found.sort(key=lambda pair: math.inf if math.isnan(pair.keys) else pair.keys - pair.score)
     named = ({"from": list(c.source), "to": list(c.target), **asdict(c)} for c in found)
     return [
         {"from": c["from"], "to": c["to"]}
-        | {name: _rounded(c[name]) for name in ("score", "keys", "queries")}
+        | {name: None if math.isnan(c[name]) else _rounded(c[name]) for name in ("score", "keys", "queries")}
         for c in named
     ]
 
 
-def _lookup(examined: Examined, rows: Repeats, generator: torch.Generator) -> dict[str, Any]:
-    total, count = distance.lookup(examined.model, rows, most=ASKED, generator=generator)
-    right, asked = total.sum().item(), int(count.sum())
-    return {"accuracy": _rounded(right / asked) if asked else None, "asked": asked} | _falls(total, count)
+def _lookup(examined: Decoder, rows: Repeats, generator: torch.Generator) -> dict[str, Any]:
+    asked = distance.lookup(examined.model, rows, most=ASKED, generator=generator)
+    accuracy = None if asked.accuracy is None else _rounded(asked.accuracy)
+    return {"accuracy": accuracy, "asked": int(asked.count.sum())} | _falls(asked.right, asked.count)
 
 
 def _gaps(found: Scan, head: Head) -> dict[str, Any]:
@@ -338,7 +314,12 @@ def _falls(total: Tensor, count: Tensor) -> dict[str, Any]:
     told = distance.falls(total, count)
     curves = {name: getattr(told, name) for name in ("by_gap", "distance", "dilution")}
     plain = {
-        name: {"least": list(curve.least), "value": [_rounded(x) for x in curve.value]}
+        name: {
+            "least": list(curve.least),
+            "value": [_rounded(x) for x in curve.value],
+            "count": list(curve.count),
+        }
+        | ({} if curve.held is None else {"held": curve.held})
         for name, curve in curves.items()
     }
     return plain | {"falls_with": told.reason}
@@ -360,7 +341,7 @@ def _words(text: Path) -> str:
     return words
 
 
-def _read(examined: Examined, text: Path, words: str, length: int) -> Repeats:
+def _read(examined: Decoder, text: Path, words: str, length: int) -> Repeats:
     """The first tokens of a text, and what repeats in them.
 
     Raises:

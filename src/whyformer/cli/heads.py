@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -9,14 +10,22 @@ import typer
 
 from whyformer.cli.options import SEED, Seed, check_kept, check_seed, path_option
 from whyformer.cli.showing import doing, on_a_terminal, show
+from whyformer.errors import UsageError
 
 
 def heads(
-    target: Annotated[str, typer.Argument(help="A checkpoint: a folder, a hub id or a .gguf file.")],
+    target: Annotated[
+        str,
+        typer.Argument(help="A checkpoint (a folder, a hub id, a .gguf file), or code: path/file.py:NAME."),
+    ],
     length: Annotated[int | None, typer.Option(help="Tokens of each sequence; 512 unless told.")] = None,
     seed: Seed = SEED,
     text: Annotated[
         Path | None, path_option("--text", "A text of yours, to scan beside drawn tokens.")
+    ] = None,
+    head: Annotated[
+        list[str] | None,
+        typer.Option(help="A head to tell of beside the best; give it again for more.", metavar="LAYER.HEAD"),
     ] = None,
     scan_only: Annotated[bool, typer.Option("--scan-only", help="Take no heads out: the dear part.")] = False,
     beyond: Annotated[
@@ -26,6 +35,7 @@ def heads(
 ) -> int:
     """Scan every head of a model for routing, and test by ablation what is found."""
     check_seed(seed)
+    named = [_place(name) for name in head or ()]
     if json is not None:
         from whyformer.report.schema import check_writable
 
@@ -39,6 +49,7 @@ def heads(
         length=length,
         seed=seed,
         text=text,
+        heads=named,
         ablate=not scan_only,
         beyond=beyond,
         progress=doing if on_a_terminal() else None,
@@ -51,3 +62,11 @@ def heads(
 
     show(heads_view(data))
     return 0
+
+
+def _place(name: str) -> tuple[int, int]:
+    """The layer and head that a name such as 17.3 tells."""
+    found = re.fullmatch(r"(\d{1,6})\.(\d{1,6})", name, re.ASCII)
+    if found is None:
+        raise UsageError(f"--head {name!r}", "it names no head", "write layer and head from 0, as 17.3")
+    return int(found[1]), int(found[2])

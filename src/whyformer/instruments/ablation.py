@@ -37,14 +37,21 @@ class Ablation:
     Attributes:
         heads: which.
         mode: what took the place of their outputs.
-        loss: mean negative log-likelihood, in nats, of the tokens that a lookup would predict.
+        loss: mean negative log-likelihood, in nats, of the tokens that a lookup would predict; None where
+            the model without these heads gives no finite one, as half precision may.
         baseline: the same with every head in place.
+        reason: why there is no loss.
     """
 
     heads: tuple[Head, ...]
     mode: Mode
-    loss: float
+    loss: float | None
     baseline: float
+    reason: str | None = None
+
+
+class NotFiniteError(UsageError):
+    """The model gives logits, or a loss, that are not finite numbers."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class Composition:
         source: the earlier head, whose output is set to zero.
         target: the induction head.
         score: its induction score as it is.
-        keys: the same when only its keys come from the run without the source.
+        keys: the same when only its keys come from the run without the source; NaN where that run overflows.
         queries: the same when only its queries do.
     """
 
@@ -72,6 +79,9 @@ class Ablator:
     Args:
         model: a decoder of the transformers library, with its language head.
         repeats: what it reads.
+
+    Raises:
+        NotFiniteError: with every head in place, the loss is not finite.
 
     Attributes:
         baseline: the loss with every head in place.
@@ -96,7 +106,7 @@ class Ablator:
         """Take heads out.
 
         Raises:
-            UsageError: there is no such head, or no mean for it, or the loss is not finite.
+            UsageError: there is no such head, or no mean for it.
         """
         taken = tuple(heads)
         for layer, head in taken:
@@ -114,7 +124,10 @@ class Ablator:
             output[:, here] = self.means[layer.index][here][:, None] if mode == "mean" else 0.0
             return output
 
-        return Ablation(taken, mode, self._loss(watcher), self.baseline)
+        try:
+            return Ablation(taken, mode, self._loss(watcher), self.baseline)
+        except NotFiniteError as error:
+            return Ablation(taken, mode, None, self.baseline, f"{error.what}: {error.why}")
 
     def _average(self, layer: Layer) -> None:
         if isinstance(layer, Streamed):
@@ -129,7 +142,7 @@ class Ablator:
             for logits, answers in predictions(self.model, self.repeats):
                 total += torch.nn.functional.cross_entropy(logits.double(), answers, reduction="sum").item()
         if not math.isfinite(total):
-            raise UsageError("the loss", f"it is {total}", "look at the logits of the model")
+            raise NotFiniteError("the loss", f"it is {total}", "look at the logits of the model")
         return total / self.repeats.copied.shape[1]
 
 
@@ -137,7 +150,7 @@ def predictions(model: nn.Module, repeats: Repeats) -> Iterator[tuple[Tensor, Te
     """For each batch of rows, the logits (copied, vocabulary) at its copied queries, and the next tokens.
 
     Raises:
-        UsageError: a logit is NaN.
+        NotFiniteError: a logit is NaN.
     """
     rows, length = repeats.tokens.shape
     batch = max(1, TOKENS // length)
@@ -153,7 +166,7 @@ def predictions(model: nn.Module, repeats: Repeats) -> Iterator[tuple[Tensor, Te
             else:
                 logits = model(part.tokens, use_cache=False).logits[row, query]
         if logits.isnan().any():
-            raise UsageError("the logits", "some are not a number", "look for NaN in the weights")
+            raise NotFiniteError("the logits", "some are not a number", "look for NaN in the weights")
         yield logits, part.tokens[row, query + 1]
 
 

@@ -32,10 +32,14 @@ class Curve:
     Attributes:
         least: the least gap, or context, of each octave.
         value: the mean in it.
+        count: how many queries that is the mean of; they come in pieces of 2 to 16 tokens.
+        held: the least context, or gap, of the octave in which the other is held; None where it is not.
     """
 
     least: tuple[int, ...]
     value: tuple[float, ...]
+    count: tuple[int, ...]
+    held: int | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,28 @@ class Falls:
     reason: str | None
 
 
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """How often a model's likeliest next token was the one that followed the twin.
+
+    Attributes:
+        right: right answers by context and gap.
+        count: how many were asked: as many as there are in the rare cells, and alike in all others.
+        there: how many could have been asked.
+    """
+
+    right: Float[Tensor, "contexts gaps"]
+    count: Int[Tensor, "contexts gaps"]
+    there: Int[Tensor, "contexts gaps"]
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right answers over all that could have been asked, cell by cell; None without any."""
+        met = self.count > 0
+        each, weight = self.right[met] / self.count[met], self.there[met]
+        return float((each * weight).sum() / weight.sum()) if met.any() else None
+
+
 def falls(total: Float[Tensor, "contexts gaps"], count: Int[Tensor, "contexts gaps"]) -> Falls:
     """Tell distance from dilution, each while the other is held.
 
@@ -67,8 +93,8 @@ def falls(total: Float[Tensor, "contexts gaps"], count: Int[Tensor, "contexts ga
     enough = count >= FEWEST
     context = max((int(c) for c in enough.sum(1).nonzero()), default=0)
     gap = int(enough.sum(0).argmax())
-    distance = _curve(total[context], count[context])
-    dilution = _curve(total[:, gap], count[:, gap])
+    distance = _curve(total[context], count[context], 1 << context)
+    dilution = _curve(total[:, gap], count[:, gap], 1 << gap)
     failing = [
         name for name, curve in (("distance", distance), ("dilution", dilution)) if _fails(curve.value)
     ]
@@ -81,17 +107,22 @@ def _fails(values: tuple[float, ...]) -> bool:
     return most >= LEVEL and values[-1] < most / 2
 
 
-def _curve(total: Float[Tensor, " octaves"], count: Int[Tensor, " octaves"]) -> Curve:
+def _curve(
+    total: Float[Tensor, " octaves"], count: Int[Tensor, " octaves"], held: int | None = None
+) -> Curve:
     kept = [
-        (1 << at, float(t / n)) for at, (t, n) in enumerate(zip(total, count, strict=True)) if n >= FEWEST
+        (1 << at, float(t / n), int(n))
+        for at, (t, n) in enumerate(zip(total, count, strict=True))
+        if n >= FEWEST
     ]
-    return Curve(tuple(least for least, _ in kept), tuple(value for _, value in kept))
+    least, value, queries = zip(*kept, strict=True) if kept else ((), (), ())
+    return Curve(least, value, queries, held)
 
 
-def lookup(
-    model: nn.Module, repeats: Repeats, *, most: int, generator: torch.Generator
-) -> tuple[Float[Tensor, "contexts gaps"], Int[Tensor, "contexts gaps"]]:
-    """How often the model's likeliest next token is the one that followed the twin: right answers, and asked.
+def lookup(model: nn.Module, repeats: Repeats, *, most: int, generator: torch.Generator) -> Lookup:
+    """Ask a model, where a token comes back, what comes next.
+
+    Far twins are few, so the queries are drawn evenly over the cells of context and gap, not over the tokens.
 
     Args:
         model: a decoder with its language head.
@@ -100,13 +131,25 @@ def lookup(
         generator: draws them.
     """
     size = int(octave(torch.tensor([repeats.length])).item()) + 1
-    order = torch.randperm(repeats.copied.shape[1], generator=generator)[:most].sort().values
-    asked = Repeats(repeats.tokens, repeats.pairs, repeats.copied[:, order])
     row, query, twin = repeats.pairs
     nearest = torch.zeros(repeats.tokens.shape, dtype=torch.int64)
     nearest[row, query] = twin  # pairs are in order, so the latest twin is written last
-    row, query = asked.copied
+    row, query = repeats.copied
     cells = octave(query) * size + octave(query - nearest[row, query])
-    right = torch.cat([(logits.argmax(-1) == answers).cpu() for logits, answers in predictions(model, asked)])
-    total = torch.zeros(size * size, dtype=torch.float64).index_add_(0, cells, right.double())
-    return total.view(size, size), torch.bincount(cells, minlength=size * size).view(size, size)
+    chosen = _evenly(cells, most, generator)
+    asked = Repeats(repeats.tokens, repeats.pairs, repeats.copied[:, chosen])
+    answers = [(logits.argmax(-1) == answers).cpu() for logits, answers in predictions(model, asked)]
+    right = torch.zeros(size * size, dtype=torch.float64)
+    right.index_add_(0, cells[chosen], torch.cat(answers).double())
+    counts = (torch.bincount(which, minlength=size * size) for which in (cells[chosen], cells))
+    return Lookup(*(table.view(size, size) for table in (right, *counts)))
+
+
+def _evenly(cells: Int[Tensor, " queries"], most: int, generator: torch.Generator) -> Int[Tensor, " chosen"]:
+    """At most so many places, in order: of each cell all, or as many as of any other, give or take one."""
+    drawn = torch.randperm(len(cells), generator=generator)
+    by_cell = drawn[cells[drawn].argsort(stable=True)]
+    counts = torch.bincount(cells)
+    begins = counts.cumsum(0) - counts
+    turn = torch.arange(len(cells)) - begins[cells[by_cell]]  # how many of its cell are drawn before
+    return by_cell[turn.argsort(stable=True)[:most]].sort().values

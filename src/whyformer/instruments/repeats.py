@@ -18,6 +18,8 @@ from whyformer.errors import UsageError
 
 PIECE = 16
 """The most tokens that come back in one piece; a piece has at least 2."""
+EARLY = 0.35
+"""The chance at the beginning of a row that what comes is a repeat; at its end it is 1 less this."""
 SHORTEST = 32
 """The least length that has room for repeats."""
 
@@ -107,7 +109,8 @@ def scattered(
     """Rows where every other piece of 2 to 16 tokens, or nearly so, is an earlier one that comes back, once.
 
     Gaps are drawn evenly on a logarithmic scale, from 2 to the context at hand, so at every context there are
-    near and far twins. No token comes more than twice, and the first one not again.
+    near and far twins. Pieces come back more readily toward the end than at the beginning, so that early ones
+    are left for the farthest gaps. No token comes more than twice, and the first one not again.
 
     Args:
         rows: how many.
@@ -143,7 +146,7 @@ def _scatter(length: int, ids: Tensor, start: int | None, generator: torch.Gener
     while at < length:
         chance, place = torch.rand(2, generator=generator).tolist()
         size = int(torch.randint(2, PIECE + 1, (), generator=generator))
-        if waiting and (chance < 0.5 or used >= length // 2):
+        if waiting and (chance < EARLY + (1 - 2 * EARLY) * at / length or used >= length // 2):
             gap = 2 * (at / 2) ** place
             begin, size = min(waiting, key=lambda piece: abs(at - piece[0] - gap))
             waiting.remove((begin, size))

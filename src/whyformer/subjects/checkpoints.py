@@ -18,7 +18,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +31,8 @@ from whyformer.errors import MissingExtraError, UsageError
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_LAYOUT = 2
+"""What a converted folder holds: another number leaves the folders of earlier versions unread."""
 _CAUSAL_NAMES = ("ForCausalLM", "LMHeadModel")
 _BENIGN = ("pooler.",)
 """Weights that are read after the last hidden state only; many encoders are stored without them."""
@@ -46,6 +48,7 @@ class Checkpoint:
         architecture: the class that it was loaded as.
         decoder: whether it was loaded as a causal language model.
         converted: whether the weights come from a GGUF file, which holds them quantised.
+        folder: where its files lie; None for a model that was in memory.
     """
 
     model: Any
@@ -53,6 +56,7 @@ class Checkpoint:
     architecture: str
     decoder: bool
     converted: bool = False
+    folder: Path | None = None
 
 
 def cache_home() -> Path:
@@ -223,10 +227,7 @@ def _load(target: str, folder: Path, raw: dict[str, Any], stored: torch.dtype, c
             why = _said(error) if kind in known else f"transformers does not know the architecture {kind!r}"
             mend = "store the checkpoint anew" if kind in known else "name your own code as file.py:NAME"
             raise UsageError(target, why, mend) from error
-        if getattr(config, "is_encoder_decoder", False):
-            raise UsageError(
-                target, "it is an encoder with a decoder, which reads two inputs", "examine either half"
-            )
+        check_one_input(target, config)
         decoder = _is_decoder(config, raw)
         loader = library.AutoModelForCausalLM if decoder else library.AutoModel
         try:
@@ -247,7 +248,7 @@ def _load(target: str, folder: Path, raw: dict[str, Any], stored: torch.dtype, c
         why = f"its weights do not fit its config ({key} is {tuple(stored_shape)}, not {tuple(shape)})"
         raise UsageError(target, why, "store the checkpoint anew")
     _whole(target, info)
-    return Checkpoint(model.eval(), stored, type(model).__name__, decoder, converted)
+    return Checkpoint(model.eval(), stored, type(model).__name__, decoder, converted, folder)
 
 
 def in_memory(model: nn.Module) -> Checkpoint:
@@ -260,13 +261,22 @@ def in_memory(model: nn.Module) -> Checkpoint:
         UsageError: it is an encoder with a decoder.
     """
     name, config = type(model).__name__, getattr(model, "config", None)
+    check_one_input(name, config)
+    stored = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    held = copy.deepcopy(model).float() if stored.itemsize < 4 else model
+    return Checkpoint(held.eval(), stored, name, name.endswith(_CAUSAL_NAMES))
+
+
+def check_one_input(name: str, config: Any) -> None:
+    """Refuse an encoder with a decoder.
+
+    Raises:
+        UsageError: it is one.
+    """
     if getattr(config, "is_encoder_decoder", False):
         raise UsageError(
             name, "it is an encoder with a decoder, which reads two inputs", "examine either half"
         )
-    stored = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    held = copy.deepcopy(model).float() if stored.itemsize < 4 else model
-    return Checkpoint(held.eval(), stored, name, name.endswith(_CAUSAL_NAMES))
 
 
 def _whole(target: str, info: dict[str, Any]) -> None:
@@ -291,7 +301,7 @@ def _is_decoder(config: Any, raw: dict[str, Any]) -> bool:
 
 
 def _converted(target: str, path: Path) -> Path:
-    """The folder that holds a GGUF file's weights as safetensors; converted once per content."""
+    """The folder with a GGUF file's weights as safetensors and its tokenizer; made once per content."""
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise UsageError(target, "it does not begin as a GGUF file does", "copy or fetch it again")
@@ -301,7 +311,7 @@ def _converted(target: str, path: Path) -> Path:
     for needed in ("gguf", "accelerate"):
         _extra(needed)
     home = cache_home() / "gguf"
-    folder = home / f"{digest}-{library.__version__}"
+    folder = home / f"{digest}-{library.__version__}-{_LAYOUT}"
     if (folder / "config.json").is_file():
         return folder
     beside = home / f"{folder.name}.{os.getpid()}"
@@ -321,6 +331,11 @@ def _converted(target: str, path: Path) -> Path:
                 model.__dict__.pop(name, None)
             home.mkdir(parents=True, exist_ok=True)
             model.save_pretrained(beside)
+            with suppress(Exception):  # a model can be examined without its tokenizer
+                tokenizer = library.AutoTokenizer.from_pretrained(
+                    path.parent, gguf_file=path.name, local_files_only=True, trust_remote_code=False
+                )
+                tokenizer.save_pretrained(beside)
         if not folder.exists():
             beside.rename(folder)
     except UsageError:

@@ -16,6 +16,8 @@ HEADS = 2
 """Query heads a layer: the first acts, the others are 0."""
 INNER = 32
 """The width of the feed-forward part, all 0: one block of the usual quantisers."""
+LEAST, MOST = 4, 2**20
+"""The sizes of vocabularies and contexts."""
 FIRST, PAD = 0, 1
 """The ids of the first token and of the pad; all others are words."""
 

@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.errors import UsageError
-from whyformer.wire import copying, induction, llamacpp
+from whyformer.wire import copying, induction, llamacpp, placing, reading
 from whyformer.wire import folder as disk
 from whyformer.wire.certificate import certificate
 from whyformer.wire.circuit import DTYPES, Geometry
 from whyformer.wire.families import find
-from whyformer.wire.family import Family, UnfitError
+from whyformer.wire.family import LEAST, MOST, Family, UnfitError
 from whyformer.wire.proof import WORDS
 from whyformer.wire.sizes import UnreachableError
 
 RULES = ("recent", "agree")
 CIRCUITS = {"induction": 2, "two-hop": 3, "copy": 1}
 """The circuits by name, and how many layers each has."""
-LEAST, MOST = 4, 2**20
-"""The sizes of vocabularies and contexts."""
 Progress = Callable[[str], None]
 
 
@@ -74,9 +72,9 @@ def wire(
     tied = name in ("gpt2", "gemma") if tied is None else tied
     _check(name, family, vocabulary, context, rule, dtype, tied, theta, window)
     prefix = _check_circuit(name, family, context, circuit, rule, prefix)
-    disk.check_free(out, force)
+    placing.check_free(out, force)
     asked = Geometry(name, vocabulary, context, 0, 0, CIRCUITS[circuit], theta, dtype, tied, window)
-    disk.check_library()
+    reading.check_library()
     if gguf:
         llamacpp.check_library()
     say = progress or (lambda _: None)
@@ -108,9 +106,9 @@ def attempt(asked: Geometry, family: Family, rule: str | None, prefix: int | Non
 
 
 def largest(asked: Geometry, family: Family, rule: str | None, prefix: int | None, say: Progress) -> int:
-    """The largest context below the one asked that was certified, to two digits; 0 where there is none."""
+    """A context below the one asked that was certified, where one more was not; 0 where there is none."""
     low, high = 0, asked.context
-    while high - low > max(1, high // 50):
+    while high - low > 1:
         middle = (low + high) // 2 if low else high // 2
         if middle < LEAST:
             break

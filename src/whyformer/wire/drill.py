@@ -154,7 +154,8 @@ def lines(report: dict[str, Any]) -> list[str]:
         f"{failure['kind'].replace('_', ' ')}, gap {failure['gap'] or 'none'}.",
         f"  prompt   {_short(failure['prompt'])}",
         f"  promised {_short(failure['promised'])}",
-        f"  answered {_short(failure['answered'])}",
+        f"  answered {_short(failure['answered'])}"
+        + (" (−1 is what is no word of the tokenizer)" if -1 in failure["answered"] else ""),
     ]
 
 

@@ -156,6 +156,8 @@ def test_what_cannot_be_certified_is_refused_with_the_largest_that_can(tmp_path)
     largest = int(str(told.value).split("--context ")[1].split(",")[0])
     assert not (tmp_path / "no").exists()
     assert wire("gpt2", context=largest, out=tmp_path / "yes", **asked)["rule"] == "recent"
+    with pytest.raises(UsageError, match=f"--context {largest}, "):
+        wire("gpt2", context=largest + 1, out=tmp_path / "no", **asked)
     with pytest.raises(UsageError, match="--rule agree, or --dtype float32"):
         wire("llama", context=400, out=tmp_path / "no", dtype="bfloat16", **asked)
 

@@ -15,7 +15,7 @@ from whyformer.errors import UsageError
 from whyformer.wire import Wired, certify, wire
 from whyformer.wire.drill import drill
 from whyformer.wire.family import UnfitError
-from whyformer.wire.placing import FILES, beside
+from whyformer.wire.replacing import FILES, beside
 
 ARCHITECTURES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gpt_neox")
 SIZES = {"vocabulary": 8, "context": 12}

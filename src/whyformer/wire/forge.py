@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.errors import UsageError
-from whyformer.wire import copying, induction, llamacpp, placing, reading
+from whyformer.wire import copying, induction, llamacpp, replacing, reading
 from whyformer.wire import folder as disk
 from whyformer.wire.certificate import certificate
 from whyformer.wire.circuit import DTYPES, Geometry
@@ -72,7 +72,7 @@ def wire(
     tied = name in ("gpt2", "gemma") if tied is None else tied
     _check(name, family, vocabulary, context, rule, dtype, tied, theta, window)
     prefix = _check_circuit(name, family, context, circuit, rule, prefix)
-    placing.check_free(out, force)
+    replacing.check_free(out, force)
     asked = Geometry(name, vocabulary, context, 0, 0, CIRCUITS[circuit], theta, dtype, tied, window)
     reading.check_library()
     if gguf:

@@ -13,8 +13,8 @@ from whyformer.errors import UsageError
 from whyformer.wire import llamacpp
 from whyformer.wire.circuit import DTYPES, Circuit, Geometry, Head
 from whyformer.wire.family import FIRST, PAD, Family, Tensors, UnfitError
-from whyformer.wire.replacing import beside
 from whyformer.wire.reading import CERTIFICATE, CONFIG, WEIGHTS, read_weights
+from whyformer.wire.replacing import beside
 from whyformer.wire.settings import config, read_config
 
 _SYLLABLES = [c + v for c in "bdfghjklmnprstvz" for v in ("a", "e", "i", "o", "u")]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.errors import UsageError
-from whyformer.wire import copying, induction, llamacpp, replacing, reading
+from whyformer.wire import copying, induction, llamacpp, reading, replacing
 from whyformer.wire import folder as disk
 from whyformer.wire.certificate import certificate
 from whyformer.wire.circuit import DTYPES, Geometry

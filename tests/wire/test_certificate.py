@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import jsonschema
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from whyformer.cli import main
 from whyformer.errors import UsageError
+from whyformer.report.schema import json_schema
 from whyformer.wire import certify, wire
 from whyformer.wire.family import UnfitError
 
@@ -54,6 +56,7 @@ def test_a_certificate_has_the_contracts_keys_and_holds(name, wired):
     assert (told["first_token"], told["tokens"], told["without_twin"]) == (0, [2, 59], 0)
     assert told["logit_margin"] > 1
     assert [layer["layer"] for layer in told["layers"]] == [0, 1]
+    jsonschema.validate(told, json_schema("certificate-1"))
 
 
 @pytest.mark.parametrize("name", ["llama copy", "gpt2 copy", "gpt_neox copy"])
@@ -63,6 +66,7 @@ def test_a_copy_has_a_certificate_of_its_own(name, wired):
     assert told == certify(wired(name))
     assert (told["rule"], told["without_twin"]) == ("copy", 0)
     assert [layer["offset"] for layer in told["layers"]] == [31]
+    jsonschema.validate(told, json_schema("certificate-1"))
 
 
 @pytest.mark.parametrize("name", ["llama two-hop", "gpt2 two-hop", "gpt_neox two-hop"])
@@ -73,6 +77,7 @@ def test_two_hops_have_a_certificate_of_their_own(name, wired):
     assert (told["rule"], told["without_twin"]) == ("two-hop", 0)
     assert [layer["layer"] for layer in told["layers"]] == [0, 1, 2]
     assert min(layer["recency_step"] for layer in told["layers"][1:]) > 10
+    jsonschema.validate(told, json_schema("certificate-1"))
 
 
 @pytest.mark.parametrize("name", [*ARCHITECTURES, "llama two-hop", "gpt2 two-hop", "llama copy", "gpt2 copy"])

@@ -195,7 +195,7 @@ def symbolic(wired, prompts, new):
     made = [list(prompt) for prompt in prompts]
     for row in made:
         for _ in range(new):
-            row.append(wired.answer(row))
+            row.append(wired.answer(row) or 0)
     return [row[len(prompt) :] for row, prompt in zip(made, prompts, strict=True)]
 
 

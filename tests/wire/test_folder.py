@@ -172,6 +172,31 @@ def test_what_no_certificate_says_is_not_played(key, value, copy):
         drill(folder, lambda prompts, new: [[0] * new for _ in prompts])
 
 
+NOT_COVERED = {
+    "nothing": [],
+    "no first token": [3, 4, 3],
+    "the first token again": [0, 3, 0, 3],
+    "the pad": [0, 3, 1, 3],
+    "an id that there is not": [0, 8, 4, 8],
+    "one too long": [0, *[3] * 12],
+}
+
+
+@pytest.mark.parametrize("case", NOT_COVERED)
+def test_nothing_is_answered_where_nothing_is_promised(case, wired):
+    promise, sequence = Wired.open(wired("llama")), NOT_COVERED[case]
+    assert promise.answer(sequence) is None
+    every = [promise.answer(sequence[: i + 1]) for i in range(len(sequence))]
+    assert promise.answers(sequence) == every
+
+
+def test_ids_are_ids_however_they_are_held(wired):
+    promise = Wired.open(wired("llama"))
+    ids = torch.tensor([0, 3, 4, 3])
+    assert promise.answers(ids) == [0, 0, 0, 4]
+    assert (promise.answer(ids), type(promise.answer(ids))) == (4, int)
+
+
 def tree(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 

@@ -150,6 +150,12 @@ def test_what_is_no_url_of_a_server_is_refused(url, folder):
         drill(folder, f"openai:{url}")
 
 
+def test_a_context_that_leaves_a_server_no_room_is_refused(server, tmp_path):
+    wire("llama", vocabulary=16, context=4, out=tmp_path / "short")
+    with pytest.raises(UsageError, match="longer context"):
+        drill(tmp_path / "short", server.url)
+
+
 def test_a_function_that_answers_too_few_is_no_engine(folder):
     with pytest.raises(UsageError, match="answered 0 of"):
         drill(folder, lambda prompts, new: [])

@@ -123,8 +123,20 @@ class Wired:
         """Whether nothing is promised where twins were followed by different tokens."""
         return self.rule.endswith("agree")
 
+    def covered(self, sequence: Sequence[int]) -> int:
+        """How many tokens of a sequence, from its start, make one that the certificate covers."""
+        low, high = self.tokens
+        for at, token in enumerate(sequence[: self.context]):
+            fits = token == self.first if at == 0 and self.first is not None else low <= token <= high
+            if not fits:
+                return at
+        return min(len(sequence), self.context)
+
     def answer(self, sequence: Sequence[int]) -> int | None:
         """The id that must follow a sequence, whose first token is in it; None where nothing is promised."""
+        sequence = [int(token) for token in sequence]
+        if not sequence or self.covered(sequence) < len(sequence):
+            return None
         if self.offset is not None:
             return sequence[-1 - self.offset] if len(sequence) > self.offset else self.without_twin
         found = sequence[-1]
@@ -139,7 +151,12 @@ class Wired:
         return found
 
     def answers(self, sequence: Sequence[int]) -> list[int | None]:
-        """The answer at every position, in time linear in the sequence."""
+        """The answer at every position, None where nothing is promised; in time linear in the sequence."""
+        ids = [int(token) for token in sequence]
+        covered = self.covered(ids)
+        return [*self._answers(ids[:covered]), *[None] * (len(ids) - covered)]
+
+    def _answers(self, sequence: Sequence[int]) -> list[int | None]:
         if self.offset is not None:
             few = [self.without_twin] * min(self.offset, len(sequence))
             return [*few, *sequence[: max(0, len(sequence) - self.offset)]]

@@ -331,7 +331,10 @@ def wire(
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     circuit: Annotated[str, typer.Option(help="induction, two-hop or copy.")] = "induction",
     prefix: Annotated[
-        int | None, typer.Option(help="For copy: how many tokens stand before the separator.")
+        int | None,
+        typer.Option(
+            help="For copy: how many tokens stand before the separator; without it, gpt2 finds its separator."
+        ),
     ] = None,
     rule: Annotated[
         str | None,

@@ -18,6 +18,7 @@ from whyformer.wire import certify, wire
 from whyformer.wire.family import UnfitError
 
 ARCHITECTURES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gpt_neox")
+CIRCUITS = {"copy": {"circuit": "copy", "prefix": 31}, "separator": {"circuit": "copy"}}
 KEYS = [
     "schema", "architecture", "vocabulary", "context", "dtype", "rule", "first_token", "tokens",
     "without_twin", "logit_margin", "layers", "not_covered",
@@ -32,7 +33,8 @@ def wired(tmp_path_factory):
         if name not in made:
             made[name] = tmp_path_factory.mktemp("wired") / "model"
             architecture, _, circuit = name.partition(" ")
-            wire(architecture, vocabulary=60, context=64, out=made[name], circuit=circuit or "induction")
+            options = CIRCUITS.get(circuit, {"circuit": circuit or "induction"})
+            wire(architecture, vocabulary=60, context=64, out=made[name], **options)
         return made[name]
 
     return get
@@ -69,6 +71,16 @@ def test_a_copy_has_a_certificate_of_its_own(name, wired):
     jsonschema.validate(told, json_schema("certificate-1"))
 
 
+def test_a_copy_after_a_separator_names_it(wired):
+    told = json.loads((wired("gpt2 separator") / "certificate.json").read_text())
+    assert [key for key in told if key != "separator"] == KEYS
+    assert told == certify(wired("gpt2 separator"))
+    assert (told["rule"], told["separator"], told["without_twin"]) == ("copy-separator", 2, None)
+    assert told["tokens"] == [2, 59]
+    assert [layer["layer"] for layer in told["layers"]] == [0, 1, 2]
+    assert min(layer["margin"] for layer in told["layers"]) > 104
+
+
 @pytest.mark.parametrize("name", ["llama two-hop", "gpt2 two-hop", "gpt_neox two-hop"])
 def test_two_hops_have_a_certificate_of_their_own(name, wired):
     told = json.loads((wired(name) / "certificate.json").read_text())
@@ -80,7 +92,10 @@ def test_two_hops_have_a_certificate_of_their_own(name, wired):
     jsonschema.validate(told, json_schema("certificate-1"))
 
 
-@pytest.mark.parametrize("name", [*ARCHITECTURES, "llama two-hop", "gpt2 two-hop", "llama copy", "gpt2 copy"])
+@pytest.mark.parametrize(
+    "name",
+    [*ARCHITECTURES, "llama two-hop", "gpt2 two-hop", "llama copy", "gpt2 copy", "gpt2 separator"],
+)
 def test_one_weight_changed_in_any_tensor_is_found(name, copy):
     """Every tensor in turn: one weight a little larger, one 0 that is no more; the message names a place."""
     folder = copy(name)
@@ -189,6 +204,8 @@ BAD = {
     "an unknown circuit": (["llama", "--circuit", "three-hop"], "induction, two-hop, copy"),
     "a prefix without a copy": (["llama", "--prefix", "3"], "--circuit copy"),
     "a prefix too long": (["llama", "--circuit", "copy", "--prefix", "40"], "--prefix 31"),
+    "a separator for Llama": (["llama", "--circuit", "copy"], "--prefix N, 1 to 31, or wire gpt2"),
+    "a separator for GPT-NeoX": (["neox", "--circuit", "copy"], "--prefix N, 1 to 31, or wire gpt2"),
     "a rule for a copy": (["llama", "--circuit", "copy", "--rule", "recent"], "leave it out"),
     "two hops for Qwen3": (["qwen3", "--circuit", "two-hop"], "another architecture"),
 }

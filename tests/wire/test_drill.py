@@ -29,6 +29,7 @@ FOLDERS = {
     "two-hop": ("llama", CONTEXT, {"circuit": "two-hop"}),
     "two-hop agree": ("gpt2", CONTEXT, {"circuit": "two-hop", "rule": "agree"}),
     "copy": ("neox", CONTEXT, {"circuit": "copy", "prefix": 30}),
+    "separator": ("gpt2", CONTEXT, {"circuit": "copy"}),
     "long": ("llama", 2048, {"rule": "recent"}),
 }
 
@@ -158,6 +159,47 @@ def test_the_other_circuits_are_drilled_too(name, least, folders):
         return symbolic(rule, prompts, new)
 
     assert drill(folders(name), one_hop, count=60)["failure"]["length"] == least
+
+
+def the_first_separator(sequence):
+    """Where an engine stands that keeps to the first separator."""
+    return sequence.index(2) if 2 in sequence else 0
+
+
+def one_too_early(sequence):
+    last = len(sequence) - 1
+    return max((at for at in range(last + 1) if sequence[at] == 2), default=1) - 1
+
+
+def none_in_the_last_place(sequence):
+    return max((at for at in range(len(sequence) - 1) if sequence[at] == 2), default=0)
+
+
+SEPARATORS = {
+    "the first": (the_first_separator, 4),
+    "off by one": (one_too_early, 3),
+    "not at the end": (none_in_the_last_place, 3),
+}
+
+
+@pytest.mark.parametrize("fault", SEPARATORS)
+def test_a_copy_after_a_separator_is_drilled(fault, folders):
+    find, least = SEPARATORS[fault]
+
+    def engine(prompts, new):
+        made = [list(prompt) for prompt in prompts]
+        for row in made:
+            for _ in range(new):
+                row.append(row[min(len(row) - 1, len(row) - find(row))])
+        return [row[-new:] for row in made]
+
+    told = drill(folders("separator"), engine, count=90)
+    assert told["failure"]["length"] == least
+    right = drill(folders("separator"), count=90, chunk=7)
+    assert right["failure"] is None
+    clauses = {row["rule"] for row in right["by_rule"]}
+    assert clauses == {"no separator", "one separator", "several separators"}
+    assert {"1", "2-3", "64-127", "no twin"} <= {row["gap"] for row in right["by_gap"]}
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -33,8 +33,9 @@ CASES = {
     "neox tied": ("gpt_neox", {"tied": True}),
     "llama two-hop": ("llama", {"circuit": "two-hop"}),
     "neox two-hop": ("gpt_neox", {"circuit": "two-hop"}),
-    "gpt2 copy": ("gpt2", {"circuit": "copy"}),
-    "qwen2 copy": ("qwen2", {"circuit": "copy"}),
+    "gpt2 copy": ("gpt2", {"circuit": "copy", "prefix": 31}),
+    "gpt2 separator": ("gpt2", {"circuit": "copy"}),
+    "qwen2 copy": ("qwen2", {"circuit": "copy", "prefix": 31}),
 }
 
 

@@ -37,15 +37,17 @@ CASES = {
     "mistral two-hop window": ("mistral", {"circuit": "two-hop", "window": 64}),
     "gemma two-hop": ("gemma", {"circuit": "two-hop"}),
     "neox two-hop": ("neox", {"circuit": "two-hop"}),
-    "gpt2 copy": ("gpt2", {"circuit": "copy"}),
+    "gpt2 separator": ("gpt2", {"circuit": "copy"}),
+    "gpt2 separator untied": ("gpt2", {"circuit": "copy", "tied": False}),
+    "gpt2 copy": ("gpt2", {"circuit": "copy", "prefix": 47}),
     "gpt2 copy bfloat16": ("gpt2", {"circuit": "copy", "dtype": "bfloat16", "prefix": 20}),
-    "llama copy": ("llama", {"circuit": "copy"}),
-    "llama copy bfloat16": ("llama", {"circuit": "copy", "dtype": "bfloat16"}),
+    "llama copy": ("llama", {"circuit": "copy", "prefix": 47}),
+    "llama copy bfloat16": ("llama", {"circuit": "copy", "dtype": "bfloat16", "prefix": 47}),
     "llama copy tied": ("llama", {"circuit": "copy", "tied": True, "prefix": 1}),
     "qwen2 copy": ("qwen2", {"circuit": "copy", "prefix": 30}),
     "mistral copy": ("mistral", {"circuit": "copy", "window": 64, "prefix": 40}),
-    "gemma copy": ("gemma", {"circuit": "copy"}),
-    "neox copy": ("neox", {"circuit": "copy"}),
+    "gemma copy": ("gemma", {"circuit": "copy", "prefix": 47}),
+    "neox copy": ("neox", {"circuit": "copy", "prefix": 47}),
 }
 
 
@@ -121,7 +123,8 @@ def test_every_promised_position_is_right(case, implementation, played):
 
 
 @pytest.mark.parametrize(
-    "case", ["gpt2", "llama", "qwen3", "neox", "gemma bfloat16", "llama two-hop", "llama copy"]
+    "case",
+    ["gpt2", "llama", "qwen3", "neox", "gemma bfloat16", "llama two-hop", "llama copy", "gpt2 separator"],
 )
 @torch.no_grad()
 def test_cache_and_chunks_change_nothing_that_is_promised(case, played):
@@ -135,7 +138,9 @@ def test_cache_and_chunks_change_nothing_that_is_promised(case, played):
             assert margins(torch.cat(parts), answers).min() >= wired.margin
 
 
-@pytest.mark.parametrize("case", ["gpt2", "llama", "mistral", "neox", "llama two-hop", "llama copy"])
+@pytest.mark.parametrize(
+    "case", ["gpt2", "llama", "mistral", "neox", "llama two-hop", "llama copy", "gpt2 separator"]
+)
 @torch.no_grad()
 def test_left_padded_batches_are_right(case, played):
     wired, model = played(case)
@@ -241,7 +246,9 @@ def test_a_prefix_goes_on_after_the_separator(case, played):
 
 
 def test_answers_are_those_of_the_naive_rule(played):
-    for case in ("llama", "llama agree", "llama two-hop", "llama two-hop agree", "llama copy"):
+    for case in (
+        "llama", "llama agree", "llama two-hop", "llama two-hop agree", "llama copy", "gpt2 separator",
+    ):  # fmt: skip
         wired, _ = played(case)
         for sequence in sequences(wired, 2):
             assert wired.answers(sequence) == [wired.answer(sequence[: i + 1]) for i in range(len(sequence))]

@@ -9,10 +9,11 @@ A folder that ``wire`` writes holds
 such a folder through an engine: its vocabulary, its rule, its promises, and the right answer to a sequence.
 
 The files, from the bottom: ``codes`` (the words), ``rotary`` and ``scores`` (margins over distances, and
-rounding), ``circuit`` (what is built), ``residual`` (subspaces and heads), ``induction`` (the design),
-``family`` with ``llama``, ``gpt2``, ``neox`` (how it is stored), ``stream``, ``layer``, ``matching``,
-``logits`` and ``proof`` (why it is right), ``reading``, ``settings``, ``replacing``, ``folder`` and
-``certificate`` (on disk), ``forge`` (``wire`` itself), ``playable`` and ``wired`` (what is promised).
+rounding), ``circuit`` (what is built), ``residual`` and ``layout`` (subspaces and heads), ``induction``,
+``copying`` and ``separator`` (the designs), ``family`` with ``llama``, ``gpt2``, ``neox`` (how it is stored),
+``stream``, ``layer``, ``looking``, ``matching``, ``placing``, ``logits`` and ``proof`` (why it is right),
+``reading``, ``settings``, ``replacing``, ``folder`` and ``certificate`` (on disk), ``forge`` (``wire``
+itself), ``playable`` and ``wired`` (what is promised).
 
 Importing this package imports torch only when a name is used.
 """

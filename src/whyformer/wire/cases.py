@@ -49,6 +49,9 @@ def promised(wired: Wired, kind: str, prompt: Sequence[int], new: int) -> Case |
 
 def twins(wired: Wired, sequence: Sequence[int]) -> list[int]:
     """Where the last token stood before; for a copy, the place before the one that is copied."""
+    if wired.separator is not None:
+        last, p = len(sequence) - 1, wired.separated(sequence)
+        return [last - p] if p else []
     if wired.offset is not None:
         return [at for at in [len(sequence) - 2 - wired.offset] if at >= 0]
     start = 0 if wired.first is None else 1
@@ -143,6 +146,51 @@ class Draws:
         word = self._some(1)
         return self._filler(n - 1, word) + word
 
+    def _words(self, n: int) -> list[int]:
+        """Words that may repeat, no separator among them."""
+        return self._filler(n, [self._low])
+
+    def _separated(self, n: int, p: int) -> list[int]:
+        """One separator, at position p of the sequence."""
+        return [*self._words(p - 1), self._low, *self._words(n - p)]
+
+    def one_separator(self, n: int) -> list[int]:
+        """It stands anywhere."""
+        return self._separated(n, 1 + self.below(n))
+
+    def early_separator(self, n: int) -> list[int]:
+        """It is as likely to be near the start as far from it."""
+        return self._separated(n, min(n, 1 + self.below(2 ** (1 + self.below(n.bit_length())))))
+
+    def separator_first(self, n: int) -> list[int]:
+        """Nothing stands before it."""
+        return self._separated(n, 1)
+
+    def separator_last(self, n: int) -> list[int]:
+        """All stands before it."""
+        return self._separated(n, n)
+
+    def several_separators(self, n: int) -> list[int]:
+        """They stand anywhere, few or many."""
+        words, rate = self._words(n), 1 + self.below(n)
+        return [self._low if self.below(rate) < 2 else word for word in words]
+
+    def no_separator(self, n: int) -> list[int]:
+        """Nothing is copied."""
+        return self._words(n)
+
+    def like_words(self, n: int) -> list[int]:
+        """One separator, among two words that are most like each other."""
+        word = self._filler(1, [self._low])[0]
+        pair = (word, self._nearest(word))
+        p = 1 + self.below(n)
+        return [self._low if at == p else pair[self.below(2)] for at in range(1, n + 1)]
+
+    def copied(self, n: int) -> list[int]:
+        """A prefix, and as much of its copy as there is room for: what an engine would have gone on with."""
+        prefix = [*self._words(self.below(n)), self._low]
+        return (prefix * n)[:n]
+
 
 KINDS = (
     Draws.random,
@@ -154,6 +202,18 @@ KINDS = (
     Draws.adjacent_twins,
     Draws.many_twins,
     Draws.no_twin,
+)
+
+SEPARATED = (
+    Draws.random,
+    Draws.one_separator,
+    Draws.early_separator,
+    Draws.separator_first,
+    Draws.separator_last,
+    Draws.several_separators,
+    Draws.no_separator,
+    Draws.like_words,
+    Draws.copied,
 )
 
 
@@ -170,13 +230,14 @@ def cases(wired: Wired, draws: Draws, *, length: int, count: int) -> list[Case]:
     """
     made: list[Case] = []
     shorter = lengths(length)
+    kinds = KINDS if wired.separator is None else SEPARATED
     for i in range(4 * count):
         if len(made) == count:
             break
-        rounds = i // len(KINDS)
+        rounds = i // len(kinds)
         n = length if rounds % 3 < 2 else shorter[draws.below(len(shorter))]
         new = _GOES_ON if rounds % 2 and n >= _LEAST + _GOES_ON else 1
-        draw = KINDS[i % len(KINDS)]
+        draw = kinds[i % len(kinds)]
         words = draw(draws, n - new + 1 - (wired.first is not None))
         start = [] if wired.first is None else [wired.first]
         case = promised(wired, draw.__name__, [*start, *words], new)

@@ -9,7 +9,7 @@ from typing import Any
 
 from whyformer.wire import folder as disk
 from whyformer.wire.circuit import Circuit, Geometry, Traits
-from whyformer.wire.family import FIRST, PAD, UnfitError
+from whyformer.wire.family import FIRST, PAD, SEPARATOR, UnfitError
 from whyformer.wire.proof import Proof, prove
 from whyformer.wire.reading import CERTIFICATE, SCHEMA, read_certificate, same
 
@@ -23,7 +23,7 @@ def certificate(circuit: Circuit, traits: Traits) -> dict[str, Any]:
         UnfitError: it cannot be proved; the message says where.
     """
     proof = prove(circuit, traits)
-    geometry = circuit.geometry
+    geometry, finds = circuit.geometry, proof.rule == "copy-separator"
     return {
         "schema": SCHEMA,
         "architecture": geometry.architecture,
@@ -32,8 +32,9 @@ def certificate(circuit: Circuit, traits: Traits) -> dict[str, Any]:
         "dtype": geometry.dtype,
         "rule": proof.rule,
         "first_token": FIRST,
+        **({"separator": SEPARATOR} if finds else {}),
         "tokens": [PAD + 1, geometry.vocabulary - 1],
-        "without_twin": FIRST,
+        "without_twin": None if finds else FIRST,
         "logit_margin": _down(proof.logit_margin),
         "layers": [{key: _plain(value) for key, value in layer.items()} for layer in proof.layers],
         "not_covered": _not_covered(geometry, proof),
@@ -68,11 +69,14 @@ def summary(told: Mapping[str, Any]) -> list[str]:
         "two-hop": "what follows the most recent twin of what follows the last token's most recent twin",
         "two-hop-agree": "what follows the twins of what follows the last token's twins, where all agree",
         "copy": f"the token {told['layers'][0].get('offset')} back",
+        "copy-separator": "the token at position t - p + 1, where the last position is t and the latest "
+        f"separator, id {told.get('separator')}, stands at p",
     }[told["rule"]]
+    without = "the last token" if told["without_twin"] is None else f"id {told['without_twin']}"
     lines = [
         f"{told['architecture']}, {told['vocabulary']:,} ids, {told['dtype']}: for every sequence of up to "
         f"{told['context']:,} tokens, id {told['first_token']} first and then ids {lowest} to {highest:,},",
-        f"the largest logit is that of {rule}; without one, that of id {told['without_twin']}.",
+        f"the largest logit is that of {rule}; without one, that of {without}.",
         f"It leads by {told['logit_margin']:g} at least.",
     ]
     for layer in told["layers"]:

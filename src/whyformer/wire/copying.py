@@ -17,7 +17,18 @@ from torch import Tensor
 from whyformer.instruments.rounding import unit
 from whyformer.wire import residual, rotary, scores
 from whyformer.wire.circuit import DTYPES, Circuit, Geometry, Head, Traits
-from whyformer.wire.layout import Layout, copying, finished, layout, ones, power, read
+from whyformer.wire.layout import (
+    Layout,
+    back,
+    copying,
+    finished,
+    layout,
+    learned,
+    ones,
+    positions,
+    power,
+    read,
+)
 from whyformer.wire.residual import Reading
 from whyformer.wire.sizes import AIM, HEAD_WIDTHS, THETAS, UnreachableError
 
@@ -30,13 +41,14 @@ def build(asked: Geometry, traits: Traits, offset: int) -> Circuit:
     Raises:
         UnreachableError: no sizes of the head reach the gaps.
     """
-    room = layout(asked, traits)
+    room = layout(asked, traits, learned(asked, traits), ())
     geometry = _choose(replace(asked, width=room.width), traits, room)
     turned = int(geometry.head_width * traits.rotary)
     theta = rotary.frequencies(turned, geometry.theta or 1.0)
     table = rotary.table_error(theta, geometry.context, DTYPES[geometry.dtype])
     head = looking_back(geometry, traits, room, table, offset, flagged=True)
-    return finished(geometry, traits, room, (head,), offset)
+    places = None if traits.rotary else positions(geometry, room, back(geometry, offset))
+    return finished(geometry, traits, room, (head,), places)
 
 
 def _choose(geometry: Geometry, traits: Traits, room: Layout) -> Geometry:

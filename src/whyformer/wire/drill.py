@@ -39,7 +39,7 @@ class Score:
         for name, bucket in (
             ("gap", gap),
             ("length", _span(len(sequence))),
-            ("rule", _clause(sequence, found)),
+            ("rule", _clause(wired, sequence, found)),
         ):
             self.by[name].setdefault(bucket, Counter()).update(asked=1, right=int(right))
         self.asked += 1
@@ -211,8 +211,11 @@ def _low(span: str) -> int:
     return int(head) if head.isdigit() else 0
 
 
-def _clause(sequence: Sequence[int], found: Sequence[int]) -> str:
+def _clause(wired: Wired, sequence: Sequence[int], found: Sequence[int]) -> str:
     """What of the rule the answer rests on."""
+    if wired.separator is not None:
+        number = sequence.count(wired.separator)
+        return ("no separator", "one separator", "several separators")[min(number, 2)]
     if len(found) < 2:
         return "one twin" if found else "no twin"
     return "twins agree" if len({sequence[at + 1] for at in found}) == 1 else "twins differ"

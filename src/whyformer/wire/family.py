@@ -18,8 +18,8 @@ INNER = 32
 """The width of the feed-forward part, all 0: one block of the usual quantisers."""
 LEAST, MOST = 4, 2**20
 """The sizes of vocabularies and contexts."""
-FIRST, PAD = 0, 1
-"""The ids of the first token and of the pad; all others are words."""
+FIRST, PAD, SEPARATOR = 0, 1, 2
+"""The ids of the first token, of the pad, and of the separator, where there is one; all others are words."""
 
 
 class UnfitError(Exception):

@@ -8,18 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.errors import UsageError
-from whyformer.wire import copying, induction, llamacpp, reading, replacing
+from whyformer.wire import copying, induction, llamacpp, reading, replacing, separator
 from whyformer.wire import folder as disk
 from whyformer.wire.certificate import certificate
 from whyformer.wire.circuit import DTYPES, Geometry
 from whyformer.wire.families import find
 from whyformer.wire.family import LEAST, MOST, Family, UnfitError
-from whyformer.wire.proof import WORDS
+from whyformer.wire.proof import LAYERS
 from whyformer.wire.sizes import UnreachableError
 
 RULES = ("recent", "agree")
-CIRCUITS = {"induction": 2, "two-hop": 3, "copy": 1}
-"""The circuits by name, and how many layers each has."""
+CIRCUITS = {
+    "induction": RULES,
+    "two-hop": ("two-hop", "two-hop-agree"),
+    "copy": ("copy", "copy-separator"),
+}
+"""The circuits by name, and what a certificate calls their rules: one for each of RULES; of the copy, the one
+with a prefix of a fixed length, and the one that finds its separator."""
 Progress = Callable[[str], None]
 
 
@@ -40,7 +45,7 @@ def wire(
     force: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Write a checkpoint that does exact induction, or looks up twice, with its certificate.
+    """Write a checkpoint that does exact induction, looks up twice, or copies, with its certificate.
 
     Args:
         architecture: one of ``families.FAMILIES``.
@@ -48,8 +53,8 @@ def wire(
         context: the longest sequence, the first token included.
         out: the folder to write.
         circuit: a name in CIRCUITS.
-        prefix: how many tokens stand before the separator, for the copy; as many as the context holds twice
-            where None.
+        prefix: how many tokens stand before the separator, for the copy; any number where None, which needs
+            learned positions.
         rule: which of several twins counts: the most ``recent``, or any where they ``agree``; the first of
             the two that can be certified where None.
         dtype: "float32" or "bfloat16".
@@ -73,39 +78,41 @@ def wire(
     _check(name, family, vocabulary, context, rule, dtype, tied, theta, window)
     prefix = _check_circuit(name, family, context, circuit, rule, prefix)
     replacing.check_free(out, force)
-    asked = Geometry(name, vocabulary, context, 0, 0, CIRCUITS[circuit], theta, dtype, tied, window)
+    named = _rules(circuit, rule, prefix)
+    asked = Geometry(name, vocabulary, context, 0, 0, LAYERS[named[0]], theta, dtype, tied, window)
     reading.check_library()
     if gguf:
         llamacpp.check_library()
     say = progress or (lambda _: None)
-    for tried in RULES if rule is None and prefix is None else (rule,):
-        say("choosing and proving" + (f", rule {tried}" if tried else ""))
+    for tried in named:
+        say(f"choosing and proving, rule {tried}")
         made = attempt(asked, family, tried, prefix)
         if made is not None:
             say("writing")
             disk.write(out, made, family, gguf=gguf)
             say("")
             return made.certificate
-    raise _refusal(asked, family, rule if prefix else rule or "agree", prefix, say)
+    raise _refusal(asked, family, named[-1], prefix, say)
 
 
-def attempt(asked: Geometry, family: Family, rule: str | None, prefix: int | None = None) -> disk.Made | None:
-    """What was built and proved; None where it cannot be certified."""
+def attempt(asked: Geometry, family: Family, rule: str, prefix: int | None = None) -> disk.Made | None:
+    """What was built and proved, for a rule as certificates call it; None where it cannot be certified."""
     try:
-        if prefix is None:
-            built = induction.build(asked, family.traits, rule or "agree")
-        else:
+        if rule == "copy-separator":
+            built = separator.build(asked, family.traits)
+        elif prefix is not None:
             built = copying.build(asked, family.traits, prefix)
+        else:
+            built = induction.build(asked, family.traits, "agree" if rule.endswith("agree") else "recent")
         stored = disk.tensors(built, family)
         circuit = family.read(built.geometry, stored)
         proved = certificate(circuit, family.traits)
     except (UnreachableError, UnfitError):
         return None
-    named = WORDS[asked.layers][rule == "agree"]
-    return disk.Made(circuit, stored, proved) if proved["rule"] == named else None
+    return disk.Made(circuit, stored, proved) if proved["rule"] == rule else None
 
 
-def largest(asked: Geometry, family: Family, rule: str | None, prefix: int | None, say: Progress) -> int:
+def largest(asked: Geometry, family: Family, rule: str, prefix: int | None, say: Progress) -> int:
     """A context below the one asked that was certified, where one more was not; 0 where there is none."""
     low, high = 0, asked.context
     while high - low > 1:
@@ -122,14 +129,12 @@ def largest(asked: Geometry, family: Family, rule: str | None, prefix: int | Non
     return low
 
 
-def _refusal(
-    asked: Geometry, family: Family, rule: str | None, prefix: int | None, say: Progress
-) -> UsageError:
+def _refusal(asked: Geometry, family: Family, rule: str, prefix: int | None, say: Progress) -> UsageError:
     """What can be certified in place of what was asked."""
     can = largest(asked, family, rule, prefix, say)
     what = f"{asked.architecture} with {asked.vocabulary:,} tokens at context {asked.context:,}"
-    why = f"no margin can be certified there{f' under the rule {rule}' if rule else ''} in {asked.dtype}"
-    others = ["--rule agree"] if rule == "recent" else []
+    why = f"no margin can be certified there under the rule {rule} in {asked.dtype}"
+    others = ["--rule agree"] if rule in ("recent", "two-hop") else []
     if asked.theta is not None:
         why += f" with the rotary base {asked.theta:g}"
         others.append("another --theta")
@@ -139,10 +144,18 @@ def _refusal(
     return UsageError(what, why, f"try {', or '.join(ways) or 'fewer tokens'}")
 
 
+def _rules(circuit: str, rule: str | None, prefix: int | None) -> list[str]:
+    """What a certificate may call the rule, best first."""
+    named = CIRCUITS[circuit]
+    if circuit == "copy":
+        return [named[prefix is None]]
+    return [named[RULES.index(rule)]] if rule else list(named)
+
+
 def _check_circuit(
     name: str, family: Family, context: int, circuit: str, rule: str | None, prefix: int | None
 ) -> int | None:
-    """How many tokens are to be copied, of the copy; None of other circuits."""
+    """How many tokens are to be copied, where that is fixed."""
     if circuit not in CIRCUITS:
         raise UsageError(f"--circuit {circuit}", "it is no circuit", f"choose one of {', '.join(CIRCUITS)}")
     if circuit != "induction" and family.traits.query_norm:
@@ -157,7 +170,12 @@ def _check_circuit(
     if rule is not None:
         raise UsageError(f"--rule {rule}", "a copy has no twins to choose from", "leave it out")
     most = (context - 2) // 2
-    prefix = most if prefix is None else prefix
+    if prefix is None:
+        if family.traits.rotary:
+            why = f"it copies positions, and the values of {name} carry none, since they are rotary"
+            way = f"add --prefix N, 1 to {most}, or wire gpt2"
+            raise UsageError("--circuit copy without --prefix", why, way)
+        return None
     if not 1 <= prefix <= most:
         why = f"at context {context} it is 1 to {most}: it stands there twice, with a separator"
         raise UsageError(f"--prefix {prefix}", why, f"try --prefix {most}")

@@ -27,9 +27,23 @@ from whyformer.wire import residual, rotary, scores
 from whyformer.wire.circuit import DTYPES, Circuit, Geometry, Head, Traits
 from whyformer.wire.codes import largest_inner_product
 from whyformer.wire.copying import looking_back
-from whyformer.wire.layout import Layout, copying, finished, layout, ones, power, read
+from whyformer.wire.layout import (
+    Layout,
+    Written,
+    back,
+    copying,
+    finished,
+    layout,
+    learned,
+    ones,
+    positions,
+    power,
+    read,
+)
 from whyformer.wire.residual import Reading
 from whyformer.wire.sizes import HOP_STEP, STEP, Plan, UnreachableError, choose, plan, sizes
+
+_WRITES = (Written("previous", size=2), Written("found"))
 
 
 def build(asked: Geometry, traits: Traits, rule: str) -> Circuit:
@@ -38,7 +52,7 @@ def build(asked: Geometry, traits: Traits, rule: str) -> Circuit:
     Raises:
         UnreachableError: no sizes of the heads reach the gaps.
     """
-    room = layout(asked, traits)
+    room = layout(asked, traits, learned(asked, traits), _WRITES[: asked.layers - 1])
     geometry, inner = replace(asked, width=room.width), largest_inner_product(room.words)
     if inner is None:
         raise UnreachableError
@@ -49,7 +63,9 @@ def build(asked: Geometry, traits: Traits, rule: str) -> Circuit:
     rows = plan(geometry, traits, room, rule)
     layers = range(1, geometry.layers)  # first: they fail fast
     matching = [_matching(geometry, traits, room, rows, inner, table, layer) for layer in layers]
-    return finished(geometry, traits, room, (looking_back(geometry, traits, room, table), *matching))
+    heads = (looking_back(geometry, traits, room, table), *matching)
+    places = None if traits.rotary else positions(geometry, room, back(geometry, 1))
+    return finished(geometry, traits, room, heads, places)
 
 
 def _matching(

@@ -107,8 +107,14 @@ class Layer:
             return scores.norm_errors(norm, width, self.before.ratio)
         return scores.blurred(norm, width, self.before.ratio, self.blur.found, self.dtype)
 
-    def after(self, *, found: bool = False) -> Stream:
-        """The stream after it, when it copies one code."""
+    def after(self, *, found: bool = False, digits: bool = False) -> Stream:
+        """The stream after it, when it copies one code, or digits of one position."""
         return stream.after_copy(
-            self.before, self.head, self.scale, self.traits.layer_norm, self.where, found=found
+            self.before,
+            self.head,
+            self.scale,
+            self.traits.layer_norm,
+            self.where,
+            found=found,
+            digits=self.circuit.positions if digits else None,
         )

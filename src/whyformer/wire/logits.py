@@ -20,8 +20,8 @@ def logit_margin(layer: Layer, matched: dict[str, Any]) -> float:
     With w the weight of the right key, at least, all codes of k signs and an inner product of at most μ, the
     copied code tells the right token from any other by w(k − μ) − (1 − w)·2k signs. Weights that do not sum
     to 1 exactly take 2kε, ε for their rounding to the dtype and a sum over the context. Where the code is
-    copied onto the present token's own, that one takes 2k of its own signs. A blur before the layer is added
-    to ε, and to the last norm.
+    copied onto the present token's own, that one takes 2k of its own signs, and 2 for each of a mark. A blur
+    before the layer is added to ε, and to the last norm.
 
     Raises:
         UnfitError: the output or the unembedding is not that of a code, or no margin is left.
@@ -38,7 +38,8 @@ def logit_margin(layer: Layer, matched: dict[str, Any]) -> float:
     right = weight * (k - inner) - (1 - weight) * 2 * k - 2 * k * spread
     if geometry.tied:
         root = (math.sqrt(before.square) + loud * math.sqrt(k)) * high / math.sqrt(geometry.width)
-        margin = (loud * right - before.size * 2 * k) * read / root
+        own = 2 * (before.size * k + float(before.signs[before.mark].square().sum()) / before.size)
+        margin = (loud * right - own) * read / root
     else:
         root = math.sqrt((before.square + loud**2 * k) / geometry.width) * high
         margin = loud * right * read / root

@@ -10,10 +10,8 @@ from whyformer.errors import UsageError
 from whyformer.wire.circuit import DTYPES
 from whyformer.wire.families import FAMILIES
 from whyformer.wire.family import LEAST, MOST
-from whyformer.wire.proof import WORDS
+from whyformer.wire.proof import LAYERS
 from whyformer.wire.reading import CERTIFICATE, read_certificate
-
-_RULES = {rule for pair in WORDS.values() for rule in pair}
 
 
 def _size(_told: Mapping[str, Any], value: Any) -> bool:
@@ -26,13 +24,16 @@ def _token(told: Mapping[str, Any], value: Any) -> bool:
 
 
 def _layers(told: Mapping[str, Any], value: Any) -> bool:
-    """Layers, the first of which says how far it looks back where that is the rule."""
+    """Layers, the first of which says how far it looks back where that is the rule; a separator likewise."""
     if not isinstance(value, list) or not value or not all(isinstance(layer, dict) for layer in value):
         return False
-    offset = value[0].get("offset")
+    offset, separator = value[0].get("offset"), told.get("separator")
+    if told["rule"] == "copy-separator":
+        low, high = told["tokens"]
+        return offset is None and type(separator) is int and low <= separator <= high
     if told["rule"] != "copy":
-        return offset is None
-    return type(offset) is int and 0 < offset < told["context"]
+        return offset is None and separator is None
+    return separator is None and type(offset) is int and 0 < offset < told["context"]
 
 
 _USABLE: dict[str, Callable[[Mapping[str, Any], Any], bool]] = {
@@ -40,7 +41,7 @@ _USABLE: dict[str, Callable[[Mapping[str, Any], Any], bool]] = {
     "vocabulary": _size,
     "context": _size,
     "dtype": lambda _told, value: isinstance(value, str) and value in DTYPES,
-    "rule": lambda _told, value: isinstance(value, str) and value in _RULES,
+    "rule": lambda _told, value: isinstance(value, str) and value in LAYERS,
     "tokens": lambda told, value: (
         isinstance(value, list)
         and [type(token) for token in value] == [int, int]

@@ -20,6 +20,10 @@ is written is right but for a small *blur*, and so is the norm after it; both ar
 disagree under ``agree`` the codes may cancel: such a key is louder, at most by what the norm then lacks.
 
 The copy. Layer 0 looks back by another number than 1, and writes for the logits: steps 1, 2 and 5.
+
+The copy after a separator. Step 1 finds a mark beside the word, which the first token and the separator have.
+Layer 0 looks at the latest of those, layer 1 at the block of positions that holds the place to copy, layer 2
+at that place (``placing``); the first two copy digits of a position in place of a code: steps 1, 3 and 5.
 """
 
 from __future__ import annotations
@@ -34,9 +38,10 @@ from whyformer.wire.layer import Blur, Layer, angles
 from whyformer.wire.logits import logit_margin
 from whyformer.wire.looking import looking_back
 from whyformer.wire.matching import matching, mixed, words
+from whyformer.wire.placing import latest, placed
 
-WORDS = {1: ("copy", "copy"), 2: ("recent", "agree"), 3: ("two-hop", "two-hop-agree")}
-"""What the rule is called, by layers: where the most recent twin counts, and where twins must agree."""
+LAYERS = {"copy": 1, "recent": 2, "agree": 2, "two-hop": 3, "two-hop-agree": 3, "copy-separator": 3}
+"""The rules by name, and how many layers each has."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Proof:
     """What was proved.
 
     Attributes:
-        rule: a word of WORDS.
+        rule: a name in LAYERS.
         logit_margin: by how much the right logit stands above all others, at least.
         layers: for each layer, what it does and its margins.
     """
@@ -61,14 +66,16 @@ def prove(circuit: Circuit, traits: Traits) -> Proof:
         UnfitError: a step fails; the message says which, and where.
     """
     number = len(circuit.heads)
-    if number not in WORDS:
-        raise UnfitError(f"{number} layers: a wired model has 1 to {len(WORDS)}")
+    if number not in LAYERS.values():
+        raise UnfitError(f"{number} layers: a wired model has 1 to {max(LAYERS.values())}")
     turning, blur = angles(circuit, traits), Blur()
     layer = Layer.of(0, circuit, traits, turning, stream.tokens(circuit, traits.layer_norm), blur)
+    if bool(layer.before.mark.any()):
+        return _separator(layer)
     offset, back = looking_back(layer)
     if number == 1:
         told = [back | words(layer)]
-        return Proof(WORDS[1][0], logit_margin(layer, told[0]), told)
+        return Proof("copy", logit_margin(layer, told[0]), told)
     if offset != 1:
         raise UnfitError(f"layer 0: it looks {offset} back, not at the previous token")
     layer = Layer.of(1, circuit, traits, turning, layer.after(), blur)
@@ -83,4 +90,20 @@ def prove(circuit: Circuit, traits: Traits) -> Proof:
     recent = {each["recency_step"] is not None for each in told[1:]}
     if len(recent) > 1:
         raise UnfitError("layer 2: of several twins it takes others than layer 1 does")
-    return Proof(WORDS[number][True not in recent], logit_margin(layer, told[-1]), told)
+    named = [rule for rule, layers in LAYERS.items() if layers == number]
+    return Proof(named[True not in recent], logit_margin(layer, told[-1]), told)
+
+
+def _separator(layer: Layer) -> Proof:
+    """The copy after a separator, from its layer 0."""
+    circuit, traits = layer.circuit, layer.traits
+    if len(circuit.heads) != LAYERS["copy-separator"]:
+        raise UnfitError(f"{len(circuit.heads)} layers: the copy after a separator has 3")
+    told, places = [latest(layer)], None
+    for index in (1, 2):
+        after = layer.after(found=index == 2, digits=True)
+        layer = Layer.of(index, circuit, traits, layer.turning, after, layer.blur)
+        places, margins = placed(layer, places)
+        told.append(margins)
+    told[-1] |= words(layer)
+    return Proof("copy-separator", logit_margin(layer, told[-1]), told)

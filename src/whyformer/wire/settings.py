@@ -9,7 +9,7 @@ from typing import Any
 from whyformer.wire.circuit import DTYPES, Geometry
 from whyformer.wire.families import FAMILIES
 from whyformer.wire.family import FIRST, LEAST, MOST, PAD, Family, UnfitError
-from whyformer.wire.proof import WORDS
+from whyformer.wire.proof import LAYERS
 from whyformer.wire.reading import CONFIG, read_json, same
 
 _INERT = {
@@ -89,9 +89,9 @@ def _check_sizes(geometry: Geometry) -> None:
     for what, size in (("vocabulary", geometry.vocabulary), ("context", geometry.reach)):
         if not LEAST <= size <= MOST:
             raise UnfitError(f"{CONFIG}: a {what} of {size:,}; a wired model's is {LEAST} to {MOST:,}")
-    if geometry.context > MOST or geometry.layers > max(WORDS):
+    if geometry.context > MOST or geometry.layers > max(LAYERS.values()):
         why = f"a context of {geometry.context:,}, {geometry.layers:,} layers"
-        raise UnfitError(f"{CONFIG}: {why}; a wired model has at most {MOST:,} and {max(WORDS)}")
+        raise UnfitError(f"{CONFIG}: {why}; a wired model has at most {MOST:,} and {max(LAYERS.values())}")
 
 
 def _check_others(others: Mapping[str, Any], neutral: Mapping[str, Any]) -> None:

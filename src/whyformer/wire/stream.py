@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from whyformer.wire.circuit import Circuit, Head, power_of_two
-from whyformer.wire.family import UnfitError
+from whyformer.wire.family import FIRST, SEPARATOR, UnfitError
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Stream:
         fetched: the part of the token that was found, likewise.
         taken: coordinates that are in use.
         digits: the coordinates of learned positions.
+        mark: those of the mark that the first token and the separator have, where there is one.
+        signs: the size of digits, of their copies, and of the mark; 0 elsewhere.
         square: the sum of squares of any vector.
     """
 
@@ -44,6 +46,8 @@ class Stream:
     fetched: Float[Tensor, "2 width"]
     taken: Bool[Tensor, " width"]
     digits: Bool[Tensor, " width"]
+    mark: Bool[Tensor, " width"]
+    signs: Float[Tensor, " width"]
     square: float
 
     @property
@@ -54,7 +58,7 @@ class Stream:
     @property
     def ratio(self) -> float:
         """The root mean square over the smallest entry."""
-        entries = torch.cat([self.constant, self.code.flatten()]).abs()
+        entries = torch.cat([self.constant, self.code.flatten(), self.signs]).abs()
         return math.sqrt(self.square / len(self.constant)) / float(entries[entries > 0].min())
 
     def scale(self, where: str, eps: float) -> float:
@@ -74,16 +78,22 @@ def power_of_four(value: float) -> bool:
 
 
 def tokens(circuit: Circuit, layer_norm: bool) -> Stream:
-    """Step 1: each coordinate of the embedding is a constant, a sign of the word, or a first token's flag."""
+    """Step 1: coordinates of the embedding are constants, signs of words, the first token's flags or marks.
+
+    A mark has one sign for the first token and the separator, and the other for all else.
+    """
     table, where = circuit.embed, "the embedding"
     typical = table[1:].median(0).values
     share = (table[1:] == typical).double().mean(0)
-    word = (typical != 0) & (share < 0.9)
+    mark = (table[0] != 0) & (table[1] == -table[0])
+    word = (typical != 0) & (share < 0.9) & ~mark
     flag = (typical == 0) & (table[0] != 0)
-    constant = torch.where(word | flag, 0, typical)
+    constant = torch.where(word | flag | mark, 0, typical)
     rest = table - constant
     rest[:, word] = 0
     rest[0, flag] = 0
+    rest[:, mark] += table[0, mark]
+    rest[[[FIRST], [SEPARATOR]], mark] -= 2 * table[0, mark]
     _all_zero(rest, where, "differs from the other ids at coordinate")
     if not bool(word.any()) or not bool(flag.any()):
         raise UnfitError(f"{where}: it holds no words, or no flag of the first token")
@@ -95,17 +105,20 @@ def tokens(circuit: Circuit, layer_norm: bool) -> Stream:
     code = torch.zeros(2, table.shape[1]).double()
     code[0, flag], code[1, word] = table[0, flag], table[1, word]
     if code[0].square().sum() != code[1].square().sum() or not power_of_two(
-        torch.cat([code, constant[None]])
+        torch.cat([code, constant[None], table[:1]])
     ):
         raise UnfitError(f"{where}: id 0 has another norm than the words, or an entry is no power of two")
-    if layer_norm and (bool((signs.sum(1) != 0).any()) or float(code[0].sum() + constant.sum()) != 0):
+    if layer_norm and (bool((signs.sum(1) != 0).any()) or float(table[0].sum()) or float(constant.sum())):
         raise UnfitError(f"{where}: its rows do not sum to 0")
     digits, square = _positions(circuit.positions, layer_norm, table.shape[1])
-    taken = word | flag | (constant != 0)
+    taken = word | flag | mark | (constant != 0)
     if bool((taken & digits).any()):
         raise UnfitError("the positions: they share a coordinate with the embedding")
     before = torch.full((table.shape[1],), -1)
-    square += float(constant.square().sum() + code[1].square().sum())
+    signs = torch.where(mark, table[0].abs(), 0)
+    square += float((constant.square() + code[1].square() + signs.square()).sum())
+    if circuit.positions is not None:
+        signs += circuit.positions[0].abs()
     found = Stream(
         word.nonzero().squeeze(1),
         flag.nonzero().squeeze(1),
@@ -117,6 +130,8 @@ def tokens(circuit: Circuit, layer_norm: bool) -> Stream:
         torch.zeros_like(code),
         taken | digits,
         digits,
+        mark,
+        signs,
         square,
     )
     _exact(found, where)
@@ -173,12 +188,22 @@ def moves(head: Head, scale: float, where: str) -> dict[int, tuple[int, float]]:
 
 
 def after_copy(
-    stream: Stream, head: Head, scale: float, layer_norm: bool, where: str, *, found: bool = False
+    stream: Stream,
+    head: Head,
+    scale: float,
+    layer_norm: bool,
+    where: str,
+    *,
+    found: bool = False,
+    digits: Tensor | None = None,
 ) -> Stream:
-    """Step 3: the stream after one other token's code was added: the previous one's, or that which was found.
+    """Step 3: the stream after a code was added: that of the token before, or of the one that was found.
 
-    It is exact where that token was looked at alone; where several were, ``scores.blurred`` bounds the rest.
+    Or, where ``digits`` are given, which are the learned positions, some digits of the position looked at. It
+    is exact where one position was looked at alone; where several were, ``scores.blurred`` bounds the rest.
     """
+    parts = stream.code if digits is None else torch.where(stream.digits, stream.signs, 0).expand(2, -1)
+    what = "a code" if digits is None else "a position"
     before = torch.full_like(stream.before, -1)
     copied = torch.zeros_like(stream.copied)
     constant, taken = stream.constant.clone(), stream.taken.clone()
@@ -189,28 +214,26 @@ def after_copy(
         taken[to] = True
         if stream.constant[source] != 0:
             constant[to] = stream.constant[source] * factor
-        elif bool((stream.code[:, source] != 0).any()) and before[source] < 0:
+        elif bool((parts[:, source] != 0).any()) and before[source] < 0:
             before[source] = to
-            copied[:, to] = stream.code[:, source] * factor
+            copied[:, to] = parts[:, source] * factor
             factors.add(factor)
         else:
-            raise UnfitError(f"{where}: it copies coordinate {source}, which is no part of a code")
+            raise UnfitError(f"{where}: it copies coordinate {source}, which is no part of {what}")
     codes = torch.cat([stream.word, stream.flag])
-    if len(factors) != 1 or bool((before[codes] < 0).any()):
-        raise UnfitError(f"{where}: it does not copy every coordinate of a code alike")
-    if layer_norm and float(constant.sum()) != 0:
+    if len(factors) != 1 or (digits is None and bool((before[codes] < 0).any())):
+        raise UnfitError(f"{where}: it does not copy every coordinate of {what} alike")
+    uneven = digits is not None and bool((digits[:, before >= 0].sum(1) != 0).any())
+    if layer_norm and (float(constant.sum()) != 0 or uneven):
         raise UnfitError(f"{where}: what it writes does not sum to 0")
     square = stream.square - float(stream.constant.square().sum()) + float(constant.square().sum())
-    after = replace(
-        stream,
-        before=stream.before if found else before,
-        copied=stream.copied if found else copied,
-        found=before if found else stream.found,
-        fetched=copied if found else stream.fetched,
-        constant=constant,
-        taken=taken,
-        square=square + float(copied[1].square().sum()),
-    )
+    made: dict[str, Tensor] = {"found" if found else "before": before}
+    if digits is None:
+        made["fetched" if found else "copied"] = copied
+    else:
+        made["signs"] = stream.signs + copied[1]
+    square += float(copied[1].square().sum())
+    after = replace(stream, **made, constant=constant, taken=taken, square=square)
     _exact(after, where)
     return after
 

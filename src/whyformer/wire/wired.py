@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from whyformer.wire.playable import playable
@@ -20,12 +21,14 @@ class Wired:
         context: the longest sequence that the certificate covers, the first token included.
         dtype: of the weights.
         rule: which of several twins counts, ``recent`` or ``agree``; ``two-hop`` and ``two-hop-agree``
-            look up what was found once more; ``copy`` has no twins.
+            look up what was found once more; ``copy`` and ``copy-separator`` have no twins.
         first: the id that every sequence starts with, or None.
         tokens: the lowest and the highest id that a sequence may use.
         without_twin: the answer where the last token has no earlier twin, or None where it is not defined.
         margin: by how much the right logit leads, at least.
         offset: how far back a ``copy`` looks; None under other rules.
+        separator: the id whose latest place p a ``copy-separator`` finds, 0 where it does not stand: at
+            position t the token at t − p + 1 follows, or that at t where this is beyond.
     """
 
     path: Path
@@ -39,6 +42,7 @@ class Wired:
     without_twin: int | None
     margin: float
     offset: int | None = None
+    separator: int | None = None
 
     @classmethod
     def open(cls, path: Path | str) -> Wired:
@@ -61,6 +65,7 @@ class Wired:
             told["without_twin"],
             told["logit_margin"],
             told["layers"][0].get("offset"),
+            told.get("separator"),
         )
 
     @property
@@ -87,6 +92,9 @@ class Wired:
         sequence = [int(token) for token in sequence]
         if not sequence or self.covered(sequence) < len(sequence):
             return None
+        if self.separator is not None:
+            last = len(sequence) - 1
+            return sequence[min(last, last - self.separated(sequence) + 1)]
         if self.offset is not None:
             return sequence[-1 - self.offset] if len(sequence) > self.offset else self.without_twin
         found = sequence[-1]
@@ -110,6 +118,9 @@ class Wired:
         if self.offset is not None:
             few = [self.without_twin] * min(self.offset, len(sequence))
             return [*few, *sequence[: max(0, len(sequence) - self.offset)]]
+        if self.separator is not None:
+            places = (at if token == self.separator else 0 for at, token in enumerate(sequence))
+            return [sequence[min(at, at - p + 1)] for at, p in enumerate(accumulate(places, max))]
         latest: dict[int, int] = {}
         agreed: dict[int, bool] = {}
         found: list[int | None] = []
@@ -121,6 +132,10 @@ class Wired:
                 latest[before] = token
             found.append(self._looked_up(token, latest, agreed))
         return found
+
+    def separated(self, sequence: Sequence[int]) -> int:
+        """The place of the latest separator, 0 where there is none."""
+        return max((at for at, token in enumerate(sequence) if token == self.separator), default=0)
 
     def _looked_up(self, token: int, latest: dict[int, int], agreed: dict[int, bool]) -> int | None:
         for _ in range(self.hops):

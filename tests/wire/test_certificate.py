@@ -182,6 +182,18 @@ def test_what_cannot_be_certified_is_refused_with_the_largest_that_can(tmp_path)
         wire("llama", context=400, out=tmp_path / "no", dtype="bfloat16", **asked)
 
 
+@pytest.mark.parametrize("edge", [3, 4, 5, 6, 9, 100])
+def test_the_largest_context_is_found_wherever_it_is(edge, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "whyformer.wire.forge.attempt", lambda asked, *_: True if asked.context <= edge else None
+    )
+    for context in range(edge + 1, 120, 7):
+        with pytest.raises(UsageError) as told:
+            wire("gpt2", vocabulary=8, context=max(4, context), out=tmp_path / "no", rule="agree")
+        named = f"try --context {edge}, the largest that can"
+        assert (named in str(told.value)) == (edge >= 4)
+
+
 def test_a_stock_base_is_kept_and_states_its_reach(tmp_path):
     told = wire("llama", vocabulary=500, context=1024, out=tmp_path / "m", theta=10000.0, rule="agree")
     assert told["layers"][0]["rotary_base"] == 10000

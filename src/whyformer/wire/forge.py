@@ -114,11 +114,9 @@ def attempt(asked: Geometry, family: Family, rule: str, prefix: int | None = Non
 
 def largest(asked: Geometry, family: Family, rule: str, prefix: int | None, say: Progress) -> int:
     """A context below the one asked that was certified, where one more was not; 0 where there is none."""
-    low, high = 0, asked.context
+    low, high = LEAST - 1, asked.context
     while high - low > 1:
-        middle = (low + high) // 2 if low else high // 2
-        if middle < LEAST:
-            break
+        middle = (low + high) // 2 if low >= LEAST else max(LEAST, high // 2)
         say(f"trying a context of {middle:,}")
         tried = replace(asked, context=middle)
         fits = None if prefix is None else min(prefix, (middle - 2) // 2)
@@ -126,7 +124,7 @@ def largest(asked: Geometry, family: Family, rule: str, prefix: int | None, say:
             high = middle
         else:
             low = middle
-    return low
+    return low if low >= LEAST else 0
 
 
 def _refusal(asked: Geometry, family: Family, rule: str, prefix: int | None, say: Progress) -> UsageError:

@@ -61,6 +61,8 @@ UNKNOWN = {
     "false for 0": {"bos_token_id": False},
     "another dtype, as older versions say it": {"torch_dtype": "float16"},
     "no context": {"max_position_embeddings": 1, "n_positions": 1},
+    "a width that no machine holds": {"hidden_size": 10**30, "n_embd": 2**62},
+    "an odd width of heads": {"head_dim": 63, "hidden_size": 6, "n_embd": 7},
     "a context that no machine holds": {"max_position_embeddings": 2**60, "n_positions": 2**60},
 }
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from whyformer.wire.circuit import DTYPES, Geometry
+from whyformer.wire.circuit import DTYPES, Geometry, Traits
 from whyformer.wire.families import FAMILIES
-from whyformer.wire.family import FIRST, LEAST, MOST, PAD, Family, UnfitError
+from whyformer.wire.family import FIRST, HEADS, LEAST, MOST, PAD, Family, UnfitError
 from whyformer.wire.proof import LAYERS
 from whyformer.wire.reading import CONFIG, read_json, same
 
@@ -70,7 +70,7 @@ def read_config(folder: Path) -> tuple[Geometry, Family]:
     geometry = Geometry(
         architecture=name, dtype=dtype, tied=raw.get("tie_word_embeddings") is True, **family.sizes(raw)
     )
-    _check_sizes(geometry)
+    _check_sizes(geometry, family.traits)
     expected = config(geometry, family)
     for key, value in expected.items():
         if key not in raw and (key in _OLDER or value is None or key == "dtype"):
@@ -84,8 +84,14 @@ def read_config(folder: Path) -> tuple[Geometry, Family]:
     return geometry, family
 
 
-def _check_sizes(geometry: Geometry) -> None:
+def _check_sizes(geometry: Geometry, traits: Traits) -> None:
     """Refuse sizes that no wired model has; the weights must then have them."""
+    widths = (geometry.width, geometry.head_width)
+    turned = int(geometry.head_width * traits.rotary)
+    if max(widths) > MOST or turned % 2 or (traits.split and geometry.width % HEADS):
+        raise UnfitError(
+            f"{CONFIG}: a width of {widths[0]} and heads of {widths[1]}, which no wired model has"
+        )
     for what, size in (("vocabulary", geometry.vocabulary), ("context", geometry.reach)):
         if not LEAST <= size <= MOST:
             raise UnfitError(f"{CONFIG}: a {what} of {size:,}; a wired model's is {LEAST} to {MOST:,}")

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import jsonschema
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from whyformer.cli import main
 from whyformer.errors import UsageError
+from whyformer.report.schema import json_schema
 from whyformer.wire import certify, wire
 from whyformer.wire.family import UnfitError
 
@@ -56,6 +58,7 @@ def test_a_certificate_has_the_contracts_keys_and_holds(name, wired):
     assert (told["first_token"], told["tokens"], told["without_twin"]) == (0, [2, 59], 0)
     assert told["logit_margin"] > 1
     assert [layer["layer"] for layer in told["layers"]] == [0, 1]
+    jsonschema.validate(told, json_schema("certificate-1"))
 
 
 @pytest.mark.parametrize("name", ["llama copy", "gpt2 copy", "gpt_neox copy"])
@@ -65,6 +68,7 @@ def test_a_copy_has_a_certificate_of_its_own(name, wired):
     assert told == certify(wired(name))
     assert (told["rule"], told["without_twin"]) == ("copy", 0)
     assert [layer["offset"] for layer in told["layers"]] == [31]
+    jsonschema.validate(told, json_schema("certificate-1"))
 
 
 def test_a_copy_after_a_separator_names_it(wired):
@@ -85,6 +89,7 @@ def test_two_hops_have_a_certificate_of_their_own(name, wired):
     assert (told["rule"], told["without_twin"]) == ("two-hop", 0)
     assert [layer["layer"] for layer in told["layers"]] == [0, 1, 2]
     assert min(layer["recency_step"] for layer in told["layers"][1:]) > 10
+    jsonschema.validate(told, json_schema("certificate-1"))
 
 
 @pytest.mark.parametrize(
@@ -171,8 +176,22 @@ def test_what_cannot_be_certified_is_refused_with_the_largest_that_can(tmp_path)
     largest = int(str(told.value).split("--context ")[1].split(",")[0])
     assert not (tmp_path / "no").exists()
     assert wire("gpt2", context=largest, out=tmp_path / "yes", **asked)["rule"] == "recent"
+    with pytest.raises(UsageError, match=f"--context {largest}, "):
+        wire("gpt2", context=largest + 1, out=tmp_path / "no", **asked)
     with pytest.raises(UsageError, match="--rule agree, or --dtype float32"):
         wire("llama", context=400, out=tmp_path / "no", dtype="bfloat16", **asked)
+
+
+@pytest.mark.parametrize("edge", [3, 4, 5, 6, 9, 100])
+def test_the_largest_context_is_found_wherever_it_is(edge, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "whyformer.wire.forge.attempt", lambda asked, *_: True if asked.context <= edge else None
+    )
+    for context in range(edge + 1, 120, 7):
+        with pytest.raises(UsageError) as told:
+            wire("gpt2", vocabulary=8, context=max(4, context), out=tmp_path / "no", rule="agree")
+        named = f"try --context {edge}, the largest that can"
+        assert (named in str(told.value)) == (edge >= 4)
 
 
 def test_a_stock_base_is_kept_and_states_its_reach(tmp_path):

@@ -5,6 +5,7 @@ import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import jsonschema
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from transformers import DynamicCache
 
 from whyformer.cli import main
 from whyformer.errors import UsageError
+from whyformer.report.schema import json_schema
 from whyformer.wire import Wired, wire
 from whyformer.wire.drill import drill
 from whyformer.wire.engines import greedy, load
@@ -235,7 +237,7 @@ def symbolic(wired, prompts, new):
     made = [list(prompt) for prompt in prompts]
     for row in made:
         for _ in range(new):
-            row.append(wired.answer(row))
+            row.append(wired.answer(row) or 0)
     return [row[len(prompt) :] for row, prompt in zip(made, prompts, strict=True)]
 
 
@@ -312,13 +314,14 @@ def test_the_command_tells_what_failed_and_writes_it_down(server, folders, tmp_p
     status, told = run(arguments, capsys, monkeypatch)
     assert status == 0
     assert "Every promise was kept." in told.out
+    jsonschema.validate(json.loads((tmp_path / "told.json").read_text()), json_schema("drill-1"))
     right = server.engine
     server.engine = lambda prompts, new: [[5, *row[1:]] for row in right(prompts, new)]
     status, told = run(arguments, capsys, monkeypatch)
     assert status == 1
     assert "answered 5" in told.out
     stored = json.loads((tmp_path / "told.json").read_text())
-    assert stored["schema"] == "whyformer/drill/1"
+    jsonschema.validate(stored, json_schema("drill-1"))
     assert len(stored["failure"]["prompt"]) == 2
     assert stored["failure"]["answered"] == [5]
 

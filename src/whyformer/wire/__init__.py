@@ -12,7 +12,8 @@ The files, from the bottom: ``codes`` (the words), ``rotary`` and ``scores`` (ma
 rounding), ``circuit`` (what is built), ``residual`` and ``layout`` (subspaces and heads), ``induction``,
 ``copying`` and ``separator`` (the designs), ``family`` with ``llama``, ``gpt2``, ``neox`` (how it is stored),
 ``stream``, ``layer``, ``looking``, ``matching``, ``placing``, ``logits`` and ``proof`` (why it is right),
-``folder`` and ``certificate`` (on disk), ``forge`` (``wire`` itself).
+``reading``, ``settings``, ``replacing``, ``folder`` and ``certificate`` (on disk), ``forge`` (``wire``
+itself), ``playable`` and ``wired`` (what is promised).
 
 Importing this package imports torch only when a name is used.
 """

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from whyformer.errors import UsageError
 from whyformer.wire import folder as disk
 from whyformer.wire.circuit import Circuit, Geometry, Traits
 from whyformer.wire.family import FIRST, PAD, SEPARATOR, UnfitError
 from whyformer.wire.proof import Proof, prove
+from whyformer.wire.reading import CERTIFICATE, SCHEMA, read_certificate, same
 
-SCHEMA = "whyformer/certificate/1"
 _DIGITS = 4  # decimals; margins are rounded down
 
 
@@ -53,17 +52,7 @@ def certify(folder: Path | str) -> dict[str, Any]:
         UnfitError: the certificate does not hold; the message says where.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise UsageError(str(folder), "it is no folder", "name a folder that 'whyformer wire' wrote")
-    if not (folder / disk.CERTIFICATE).is_file():
-        raise UsageError(str(folder), f"it holds no {disk.CERTIFICATE}", "name a folder that was wired")
-    stored = disk.read_json(folder / disk.CERTIFICATE)
-    if stored.get("schema") != SCHEMA:
-        raise UsageError(
-            str(folder / disk.CERTIFICATE),
-            f"its schema is {stored.get('schema')!r}, and {SCHEMA} is read",
-            "wire the folder again",
-        )
+    stored = read_certificate(folder)
     circuit, family = disk.read_circuit(folder)
     found = certificate(circuit, family.traits)
     for where in _differences(found, stored):
@@ -103,19 +92,29 @@ def summary(told: Mapping[str, Any]) -> list[str]:
     return [*lines, "Not covered:", *(f"- {what}" for what in told["not_covered"])]
 
 
-def _differences(found: Any, stored: Any, at: str = disk.CERTIFICATE) -> Iterator[str]:
+def _differences(found: Any, stored: Any, at: str = CERTIFICATE) -> Iterator[str]:
     """Where two certificates differ by more than the rounding of their decimals."""
     if isinstance(found, Mapping) and isinstance(stored, Mapping):
-        for key in [*found, *(key for key in stored if key not in found)]:
-            yield from _differences(found.get(key), stored.get(key), f"{at}, {key}")
+        for key in found:
+            if key not in stored:
+                yield f"{at}: it does not say {key}"
+            else:
+                yield from _differences(found[key], stored[key], f"{at}, {key}")
+        for key in stored:
+            if key not in found:
+                yield f"{at}: it says {key}, which is no part of a certificate"
     elif isinstance(found, list) and isinstance(stored, list) and len(found) == len(stored):
         for i, (one, other) in enumerate(zip(found, stored, strict=True)):
             yield from _differences(one, other, f"{at}[{i}]")
-    elif isinstance(found, float) and isinstance(stored, int | float) and not isinstance(stored, bool):
-        if not math.isclose(found, stored, rel_tol=1e-7, abs_tol=1.5 * 10**-_DIGITS):
-            yield f"{at}: it says {stored}, the weights say {found}"
-    elif found != stored:
+    elif not same(stored, found) and not (isinstance(found, float) and _near(found, stored)):
         yield f"{at}: it says {stored!r}, the weights say {found!r}"
+
+
+def _near(found: float, stored: Any) -> bool:
+    """Whether a number is the one that was found, but for its decimals."""
+    if isinstance(stored, bool) or not isinstance(stored, int | float) or abs(stored) > 1e300:
+        return False
+    return math.isclose(found, stored, rel_tol=1e-7, abs_tol=1.5 * 10**-_DIGITS)
 
 
 def _down(value: float) -> float:

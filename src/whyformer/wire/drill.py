@@ -86,6 +86,11 @@ def drill(
     wired = Wired.open(folder)
     server = isinstance(engine, str) and engine.startswith("openai:")
     longest = wired.context - server
+    if longest < 4:
+        why = (
+            f"a server counts the answer into its context of {wired.context}, and less than 4 tokens are left"
+        )
+        raise UsageError(str(folder), why, "wire one of a longer context")
     length = longest if length is None else length
     if not 4 <= length <= wired.context:
         why = f"sequences have 4 to {wired.context:,} tokens, which the certificate covers"
@@ -154,7 +159,8 @@ def lines(report: dict[str, Any]) -> list[str]:
         f"{failure['kind'].replace('_', ' ')}, gap {failure['gap'] or 'none'}.",
         f"  prompt   {_short(failure['prompt'])}",
         f"  promised {_short(failure['promised'])}",
-        f"  answered {_short(failure['answered'])}",
+        f"  answered {_short(failure['answered'])}"
+        + (" (−1 is what is no word of the tokenizer)" if -1 in failure["answered"] else ""),
     ]
 
 

@@ -6,11 +6,14 @@ An engine takes the likeliest token at every step. What it is given are ids, fir
 from __future__ import annotations
 
 import json
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from http.client import HTTPException
 from importlib import import_module
 from importlib.util import find_spec
+from ipaddress import ip_address
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,7 @@ Engine = Callable[[Sequence[Sequence[int]], int], list[list[int]]]
 
 NAMES = "transformers, llama.cpp or openai:URL"
 _PATIENCE = 600.0  # seconds for an answer of a server
+_KEY = "OPENAI_API_KEY"  # the environment variable that clients of such servers read
 
 
 def find(name: str, wired: Wired, *, chunk: int | None = None, words: bool = False) -> Engine:
@@ -133,6 +137,8 @@ def llama_cpp(wired: Wired) -> Engine:
 def openai(url: str, vocabulary: int, *, words: bool = False) -> Engine:
     """An OpenAI-compatible completions server, asked without a proxy.
 
+    Where OPENAI_API_KEY is set it is sent, over https or to this machine alone.
+
     Its text is read as words of the tokenizer, parted by spaces, special tokens included; what is no word is
     read as −1, which is never right.
 
@@ -144,12 +150,7 @@ def openai(url: str, vocabulary: int, *, words: bool = False) -> Engine:
     Raises:
         UsageError: it cannot be reached, or does not answer as such a server does.
     """
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise UsageError(
-            f"--engine openai:{url}", "its URL is not http or https", "try http://127.0.0.1:8000"
-        )
-    base = url.rstrip("/")
-    base = base if base.endswith("/v1") else f"{base}/v1"
+    base = _base(url)
     numbers = {word(token): token for token in range(vocabulary)}
     model = _first_model(base)
 
@@ -163,15 +164,38 @@ def openai(url: str, vocabulary: int, *, words: bool = False) -> Engine:
         }
         told = _ask(f"{base}/completions", body)
         try:
-            choices = sorted(told["choices"], key=lambda choice: choice["index"])
-            texts = [str(choice["text"]).split() for choice in choices]
-        except (KeyError, TypeError) as error:
-            raise _strange(base, f"its answer has no choices with an index and a text ({error})") from error
-        if len(texts) != len(prompts):
+            texts = {int(choice["index"]): choice["text"] for choice in told["choices"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise _strange(base, "its answer has no choices with an index and a text") from error
+        if sorted(texts) != list(range(len(prompts))):
             raise _strange(base, f"it answered {len(texts)} of {len(prompts)} prompts")
-        return [[numbers.get(text, -1) for text in said] for said in texts]
+        if not all(isinstance(text, str) for text in texts.values()):
+            raise _strange(base, "the text of a choice is no text")
+        return [[numbers.get(text, -1) for text in texts[i].split()] for i in range(len(prompts))]
 
     return engine
+
+
+def _base(url: str) -> str:
+    """The URL of a server's interface.
+
+    Raises:
+        UsageError: it is no http or https URL of a host, a port and a path.
+    """
+    try:
+        parts = urlsplit(url)
+        plain = (parts.username, parts.query, parts.fragment) == (None, "", "") and parts.port != 0
+        host = (parts.hostname or "").encode("idna")
+    except ValueError:  # a port that is no number, a bracket that is not closed, a label that is too long
+        plain, host = False, b""
+    if url.partition(":")[0] not in ("http", "https"):
+        why = "its URL is not http or https"
+    elif not host or not plain or not url.isprintable() or " " in url:
+        why = "its URL is not that of a host, a port and a path"
+    else:
+        base = url.rstrip("/")
+        return base if base.endswith("/v1") else f"{base}/v1"
+    raise UsageError(f"--engine openai:{url}", why, "try http://127.0.0.1:8000")
 
 
 def _first_model(base: str) -> str:
@@ -179,7 +203,7 @@ def _first_model(base: str) -> str:
     try:
         return str(told["data"][0]["id"])
     except (KeyError, IndexError, TypeError) as error:
-        raise _strange(base, f"it names no model ({error!r})") from error
+        raise _strange(base, "it names no model") from error
 
 
 def _strange(base: str, why: str) -> UsageError:
@@ -193,18 +217,52 @@ def _ask(url: str, body: dict[str, Any] | None) -> Any:
         UsageError: it cannot be reached, refuses, or answers no JSON.
     """
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 - http(s)
+    headers = {"Content-Type": "application/json", **_authority(url)}
+    request = urllib.request.Request(url, data, headers)  # noqa: S310 - http(s)
+    openers = (urllib.request.ProxyHandler({}), _NoRedirect)
     try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-            request, timeout=_PATIENCE
-        ) as r:
+        with urllib.request.build_opener(*openers).open(request, timeout=_PATIENCE) as r:
             return json.loads(r.read())
     except urllib.error.HTTPError as error:
         said = error.read(300).decode("utf-8", "replace")
         mend = "read the server's log; where it takes no ids, add --words"
+        if error.code in (401, 403):
+            mend = f"set {_KEY} to the key that it expects, which is sent over https or to this machine alone"
         raise UsageError(f"openai:{url}", f"it answered {error.code}: {said}", mend) from error
     except (OSError, urllib.error.URLError) as error:
         why = f"it cannot be reached: {getattr(error, 'reason', error)}"
         raise UsageError(f"openai:{url}", why, "start the server, or mend the URL") from error
-    except ValueError as error:
+    except HTTPException as error:
+        raise _strange(url, f"it does not answer as HTTP is spoken: {error}") from error
+    except (ValueError, RecursionError) as error:
         raise _strange(url, f"its answer is no JSON: {error}") from error
+
+
+def _authority(url: str) -> dict[str, str]:
+    """The header with the user's key; nobody on the way is to read it.
+
+    Raises:
+        UsageError: the key cannot stand in a header.
+    """
+    key = os.environ.get(_KEY, "").strip()
+    parts = urlsplit(url)
+    here = parts.hostname == "localhost" or _loopback(parts.hostname or "")
+    if not key or not (here or parts.scheme == "https"):
+        return {}
+    if not key.isascii() or not key.isprintable():
+        raise UsageError(_KEY, "it holds what no key holds", "set it again, or unset it")
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Redirections are errors: they would take the key elsewhere, and turn what is asked into a GET."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None

@@ -16,6 +16,8 @@ HEADS = 2
 """Query heads a layer: the first acts, the others are 0."""
 INNER = 32
 """The width of the feed-forward part, all 0: one block of the usual quantisers."""
+LEAST, MOST = 4, 2**20
+"""The sizes of vocabularies and contexts."""
 FIRST, PAD, SEPARATOR = 0, 1, 2
 """The ids of the first token, of the pad, and of the separator, where there is one; all others are words."""
 

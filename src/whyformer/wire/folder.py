@@ -1,35 +1,23 @@
-"""A wired folder on disk: config, weights, words and certificate, written beside and renamed, read safely."""
+"""A wired folder on disk: config, weights, words and certificate, written whole, and read as a circuit."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from whyformer.errors import MissingExtraError, UsageError
+from whyformer.errors import UsageError
 from whyformer.wire import llamacpp
-from whyformer.wire.circuit import DTYPES, Circuit, Geometry
-from whyformer.wire.families import FAMILIES
+from whyformer.wire.circuit import DTYPES, Circuit, Geometry, Head
 from whyformer.wire.family import FIRST, PAD, Family, Tensors, UnfitError
+from whyformer.wire.reading import CERTIFICATE, CONFIG, WEIGHTS, read_weights
+from whyformer.wire.replacing import beside
+from whyformer.wire.settings import config, read_config
 
-WEIGHTS, CERTIFICATE = "model.safetensors", "certificate.json"
 _SYLLABLES = [c + v for c in "bdfghjklmnprstvz" for v in ("a", "e", "i", "o", "u")]
-_INERT = {
-    "_name_or_path", "transformers_version", "torch_dtype", "initializer_range", "use_cache",
-    "pretraining_tp", "classifier_dropout", "max_window_layers", "output_attentions", "output_hidden_states",
-    "return_dict", "summary_type", "summary_use_proj", "summary_proj_to_labels", "summary_first_dropout",
-    "id2label", "label2id", "problem_type", "chunk_size_feed_forward", "is_encoder_decoder",
-    "hidden_activation",
-}  # fmt: skip
-_OLDER = {"rope_theta", "rotary_emb_base", "rotary_pct"}  # said again in rope_parameters
 
 
 def word(token: int) -> str:
@@ -43,55 +31,10 @@ def word(token: int) -> str:
     return said
 
 
-def config(geometry: Geometry, family: Family) -> dict[str, Any]:
-    """The whole config.json."""
-    shared = {
-        "architectures": [family.model_class],
-        "model_type": geometry.architecture,
-        "dtype": geometry.dtype,
-        "bos_token_id": FIRST,
-        "pad_token_id": PAD,
-        "eos_token_id": None,
-        "tie_word_embeddings": geometry.tied,
-    }
-    return shared | family.config(geometry)
-
-
 def tensors(circuit: Circuit, family: Family) -> Tensors:
     """The tensors as they are stored."""
     dtype = DTYPES[circuit.geometry.dtype]
     return {name: tensor.to(dtype).contiguous() for name, tensor in family.write(circuit).items()}
-
-
-def read_config(folder: Path) -> tuple[Geometry, Family]:
-    """The geometry that a config states; nothing in the config may say more than a wired one does.
-
-    Raises:
-        UsageError: there is no config that can be read.
-        UnfitError: it is not a wired one; the message names the key.
-    """
-    raw = read_json(folder / "config.json")
-    name = raw.get("model_type")
-    if name not in FAMILIES:
-        raise UnfitError(f"config.json: model_type is {name!r}")
-    family = FAMILIES[name]
-    dtype = raw.get("dtype", raw.get("torch_dtype"))
-    if dtype not in DTYPES:
-        raise UnfitError(f"config.json: dtype is {dtype!r}, not float32 or bfloat16")
-    geometry = Geometry(
-        architecture=name, dtype=dtype, tied=raw.get("tie_word_embeddings") is True, **family.sizes(raw)
-    )
-    expected = config(geometry, family)
-    for key, value in expected.items():
-        if key not in raw and (key in _OLDER or value is None or (key == "dtype" and dtype)):
-            continue
-        if raw.get(key) != value:
-            raise UnfitError(f"config.json: {key} is {raw.get(key)!r}, not {value!r}")
-    for key, value in raw.items():
-        plain = key == "layer_types" and set(value) == {"full_attention"}
-        if key not in expected and key not in _INERT and value and not plain:
-            raise UnfitError(f"config.json: {key} is {value!r}, which is no setting of a wired model")
-    return geometry, family
 
 
 def read_circuit(folder: Path) -> tuple[Circuit, Family]:
@@ -102,93 +45,50 @@ def read_circuit(folder: Path) -> tuple[Circuit, Family]:
         UnfitError: a tensor is missing, too much, or not what a wired model stores; the message names it.
     """
     geometry, family = read_config(folder)
-    stored = read_weights(folder / WEIGHTS)
-    shapes = {name: tensor.shape for name, tensor in stored.items()}
-    for name, tensor in stored.items():
-        if tensor.dtype != DTYPES[geometry.dtype]:
-            kind = str(tensor.dtype).removeprefix("torch.")
-            raise UnfitError(f"{name}: it is stored as {kind}, not {geometry.dtype}")
-        if not bool(tensor.isfinite().all()):
-            raise UnfitError(f"{name}: it holds a number that is not finite")
-    try:
-        circuit = family.read(geometry, stored)
-        again = tensors(circuit, family)
-    except (KeyError, RuntimeError, ValueError, IndexError) as error:
-        raise UnfitError(f"{WEIGHTS}: {error} does not fit config.json") from error
-    for name, tensor in again.items():
-        if shapes.get(name) != tensor.shape:
-            raise UnfitError(f"{name}: its shape is {tuple(shapes.get(name, ()))}, not {tuple(tensor.shape)}")
+    stored = read_weights(folder)
+    _check_stored(stored, shapes(geometry, family), geometry.dtype)
+    circuit = family.read(geometry, stored)
+    for name, tensor in tensors(circuit, family).items():
         if not torch.equal(stored[name], tensor):
             at = (stored[name] != tensor).nonzero()[0].tolist()
             raise UnfitError(
                 f"{name}{at}: it is {float(stored[name][tuple(at)]):g}, where a wired model has none"
             )
-    if set(stored) - set(again):
-        raise UnfitError(f"{min(set(stored) - set(again))}: a wired model has no such tensor")
     return circuit, family
 
 
-def read_weights(path: Path) -> Tensors:
-    """All tensors of a safetensors file.
-
-    Raises:
-        UsageError: it is missing or damaged.
-        MissingExtraError: safetensors is not installed.
-    """
-    check_library()
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UsageError(str(path), f"it cannot be read: {error}", "wire the folder again") from error
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object.
-
-    Raises:
-        UsageError: there is none that can be read.
-    """
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(str(path), f"it cannot be read: {error}", "name a folder that was wired") from error
-    if not isinstance(found, dict):
-        raise UsageError(str(path), "it is no JSON object", "name a folder that was wired")
-    return found
+def shapes(geometry: Geometry, family: Family) -> dict[str, torch.Size]:
+    """Every tensor that is stored, by name, and its shape; no memory is taken for it."""
+    g, traits = geometry, family.traits
+    with torch.device("meta"):
+        rows, gain = torch.empty(g.head_width, g.width), torch.empty(g.head_width)
+        gains = (gain, gain) if traits.query_norm else (None, None)
+        table = torch.empty(g.vocabulary, g.width)
+        blank = Circuit(
+            g,
+            table,
+            None if traits.rotary else torch.empty(g.context, g.width),
+            tuple(Head(rows, rows, rows, rows.T, *gains) for _ in range(g.layers)),
+            1.0,
+            None if g.tied else table,
+        )
+        return {name: tensor.shape for name, tensor in family.write(blank).items()}
 
 
-def check_free(out: Path, force: bool) -> None:
-    """Refuse an output folder that exists, unless it may be replaced; it is then one that was wired.
-
-    Raises:
-        UsageError: it exists, is no wired folder, or has no folder to stand in.
-    """
-    if not out.parent.is_dir():
-        raise UsageError(f"--out {out}", f"there is no folder {out.parent}", "make it first")
-    if not out.exists():
-        return
-    if not force:
-        raise UsageError(f"--out {out}", "it exists, and is kept", "name another folder, or add --force")
-    if not (out / CERTIFICATE).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"--out {out}", "it is not a wired folder, and is kept", "name another folder")
-
-
-@contextmanager
-def beside(out: Path) -> Iterator[Path]:
-    """A folder beside the output, that takes its place when all is written."""
-    made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        made.chmod(0o755)
-        yield made
-        if out.exists():
-            shutil.rmtree(out)
-        made.replace(out)
-    finally:
-        if made.exists():
-            shutil.rmtree(made, ignore_errors=True)
+def _check_stored(stored: Tensors, meant: dict[str, torch.Size], dtype: str) -> None:
+    """Refuse a tensor that is missing, too much, of another shape or dtype, or not finite."""
+    if stored.keys() - meant.keys():
+        raise UnfitError(f"{min(stored.keys() - meant.keys())}: a wired model has no such tensor")
+    for name, shape in meant.items():
+        if name not in stored:
+            raise UnfitError(f"{name}: it is missing")
+        if stored[name].shape != shape:
+            raise UnfitError(f"{name}: its shape is {tuple(stored[name].shape)}, not {tuple(shape)}")
+        if stored[name].dtype != DTYPES[dtype]:
+            kind = str(stored[name].dtype).removeprefix("torch.")
+            raise UnfitError(f"{name}: it is stored as {kind}, not {dtype}")
+        if not bool(stored[name].isfinite().all()):
+            raise UnfitError(f"{name}: it holds a number that is not finite")
 
 
 @dataclass(frozen=True)
@@ -198,16 +98,6 @@ class Made:
     circuit: Circuit
     tensors: Tensors
     certificate: dict[str, Any]
-
-
-def check_library() -> None:
-    """Refuse to start without what writes weights.
-
-    Raises:
-        MissingExtraError: safetensors is not installed.
-    """
-    if find_spec("safetensors") is None:
-        raise MissingExtraError("safetensors", "wire")
 
 
 def write(out: Path, made: Made, family: Family, *, gguf: bool = False) -> None:
@@ -228,7 +118,7 @@ def write(out: Path, made: Made, family: Family, *, gguf: bool = False) -> None:
             if gguf:
                 llamacpp.write(at / llamacpp.FILE, g, family.traits, made.tensors)
             for name, content in (
-                ("config.json", config(g, family)),
+                (CONFIG, config(g, family)),
                 ("generation_config.json", {**special, "do_sample": False}),
                 ("tokenizer.json", tokenizer(g.vocabulary)),
                 ("tokenizer_config.json", _tokenizer_config(g.context)),

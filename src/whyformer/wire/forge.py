@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.errors import UsageError
-from whyformer.wire import copying, induction, llamacpp, separator
+from whyformer.wire import copying, induction, llamacpp, reading, replacing, separator
 from whyformer.wire import folder as disk
 from whyformer.wire.certificate import certificate
 from whyformer.wire.circuit import DTYPES, Geometry
 from whyformer.wire.families import find
-from whyformer.wire.family import Family, UnfitError
+from whyformer.wire.family import LEAST, MOST, Family, UnfitError
 from whyformer.wire.proof import LAYERS
 from whyformer.wire.sizes import UnreachableError
 
@@ -25,8 +25,6 @@ CIRCUITS = {
 }
 """The circuits by name, and what a certificate calls their rules: one for each of RULES; of the copy, the one
 with a prefix of a fixed length, and the one that finds its separator."""
-LEAST, MOST = 4, 2**20
-"""The sizes of vocabularies and contexts."""
 Progress = Callable[[str], None]
 
 
@@ -79,10 +77,10 @@ def wire(
     tied = name in ("gpt2", "gemma") if tied is None else tied
     _check(name, family, vocabulary, context, rule, dtype, tied, theta, window)
     prefix = _check_circuit(name, family, context, circuit, rule, prefix)
-    disk.check_free(out, force)
+    replacing.check_free(out, force)
     named = _rules(circuit, rule, prefix)
     asked = Geometry(name, vocabulary, context, 0, 0, LAYERS[named[0]], theta, dtype, tied, window)
-    disk.check_library()
+    reading.check_library()
     if gguf:
         llamacpp.check_library()
     say = progress or (lambda _: None)
@@ -115,12 +113,10 @@ def attempt(asked: Geometry, family: Family, rule: str, prefix: int | None = Non
 
 
 def largest(asked: Geometry, family: Family, rule: str, prefix: int | None, say: Progress) -> int:
-    """The largest context below the one asked that was certified, to two digits; 0 where there is none."""
-    low, high = 0, asked.context
-    while high - low > max(1, high // 50):
-        middle = (low + high) // 2 if low else high // 2
-        if middle < LEAST:
-            break
+    """A context below the one asked that was certified, where one more was not; 0 where there is none."""
+    low, high = LEAST - 1, asked.context
+    while high - low > 1:
+        middle = (low + high) // 2 if low >= LEAST else max(LEAST, high // 2)
         say(f"trying a context of {middle:,}")
         tried = replace(asked, context=middle)
         fits = None if prefix is None else min(prefix, (middle - 2) // 2)
@@ -128,7 +124,7 @@ def largest(asked: Geometry, family: Family, rule: str, prefix: int | None, say:
             high = middle
         else:
             low = middle
-    return low
+    return low if low >= LEAST else 0
 
 
 def _refusal(asked: Geometry, family: Family, rule: str, prefix: int | None, say: Progress) -> UsageError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from whyformer.errors import UsageError
 from whyformer.wire.cases import Case, promised
 from whyformer.wire.engines import Engine
 from whyformer.wire.wired import Wired
@@ -41,8 +42,11 @@ def play(engine: Engine, drawn: Sequence[Case]) -> Iterator[tuple[Case, tuple[in
         size = max(1, _BATCH // (long + new))
         for start in range(0, len(members), size):
             part = members[start : start + size]
-            heard = engine([case.prompt for case in part], new)
-            yield from zip(part, map(tuple, heard), strict=True)
+            heard = [tuple(map(int, said)) for said in engine([case.prompt for case in part], new)]
+            if len(heard) != len(part):
+                why = f"it answered {len(heard)} of {len(part)} prompts"
+                raise UsageError("the engine", why, "return a list of ids for each prompt")
+            yield from zip(part, heard, strict=True)
 
 
 def fault(case: Case, heard: tuple[int, ...]) -> Failure | None:

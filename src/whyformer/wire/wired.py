@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from whyformer.errors import UsageError
-from whyformer.wire import folder as disk
-from whyformer.wire.certificate import SCHEMA
+from whyformer.wire.playable import playable
 
 
 @dataclass(frozen=True)
@@ -51,14 +49,10 @@ class Wired:
         """Read the certificate of a folder; ``certify`` proves that it holds.
 
         Raises:
-            UsageError: there is none, or it is of another version.
+            UsageError: there is none, it is of another version, or it says what no certificate says.
         """
         path = Path(path)
-        told = disk.read_json(path / disk.CERTIFICATE)
-        if told.get("schema") != SCHEMA:
-            raise UsageError(
-                str(path), f"its certificate is not of the schema {SCHEMA}", "wire the folder again"
-            )
+        told = playable(path)
         return cls(
             path,
             told["architecture"],
@@ -84,8 +78,20 @@ class Wired:
         """Whether nothing is promised where twins were followed by different tokens."""
         return self.rule.endswith("agree")
 
+    def covered(self, sequence: Sequence[int]) -> int:
+        """How many tokens of a sequence, from its start, make one that the certificate covers."""
+        low, high = self.tokens
+        for at, token in enumerate(sequence[: self.context]):
+            fits = token == self.first if at == 0 and self.first is not None else low <= token <= high
+            if not fits:
+                return at
+        return min(len(sequence), self.context)
+
     def answer(self, sequence: Sequence[int]) -> int | None:
         """The id that must follow a sequence, whose first token is in it; None where nothing is promised."""
+        sequence = [int(token) for token in sequence]
+        if not sequence or self.covered(sequence) < len(sequence):
+            return None
         if self.separator is not None:
             last = len(sequence) - 1
             return sequence[min(last, last - self.separated(sequence) + 1)]
@@ -103,7 +109,12 @@ class Wired:
         return found
 
     def answers(self, sequence: Sequence[int]) -> list[int | None]:
-        """The answer at every position, in time linear in the sequence."""
+        """The answer at every position, None where nothing is promised; in time linear in the sequence."""
+        ids = [int(token) for token in sequence]
+        covered = self.covered(ids)
+        return [*self._answers(ids[:covered]), *[None] * (len(ids) - covered)]
+
+    def _answers(self, sequence: Sequence[int]) -> list[int | None]:
         if self.offset is not None:
             few = [self.without_twin] * min(self.offset, len(sequence))
             return [*few, *sequence[: max(0, len(sequence) - self.offset)]]

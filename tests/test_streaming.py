@@ -63,6 +63,16 @@ def test_streamed_probabilities_equal_the_eager_pattern(family, padded):
         assert pattern.std() > 0.05  # far from uniform, so that the comparison says something
 
 
+@pytest.mark.parametrize("family", ["zamba", "zamba2"])
+def test_attention_that_blocks_share_is_told_block_by_block(family):
+    model, ids = decoder(family), tokens()
+    found, _, _ = streamed(model, ids)
+    assert sorted(found) == [1, 3]  # the others are state-space layers
+    for index, pattern in zip((1, 3), eager(model, ids), strict=True):
+        assert (found[index] - pattern).abs().max() < CLOSE
+    assert not found[1].equal(found[3])
+
+
 @pytest.mark.parametrize("family", FUSED)
 def test_the_output_is_bitwise_that_of_the_same_kernel(family):
     model, ids = decoder(family), tokens()

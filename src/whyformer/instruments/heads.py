@@ -144,6 +144,7 @@ class _Scorer:
 
     def __init__(self, repeats: Repeats, table: Tensor, near: Tensor, size: int) -> None:
         self.table, self.near = table, near
+        self.met: set[int] = set()
         row, query, twin = repeats.pairs
         self.duplicate = repeats.pairs
         self.induction = torch.stack([row, query, twin + 1])
@@ -156,6 +157,10 @@ class _Scorer:
         self.asking = asking.sum(1)[:, None]
 
     def __call__(self, layer: Layer) -> None:
+        if layer.index in self.met or layer.index >= self.table.shape[1]:
+            why = "the model attends more often than it has layers, so heads cannot be told apart"
+            raise UsageError(f"layer {layer.index}", why, "name another model")
+        self.met.add(layer.index)
         into = self.table[:, layer.index]
         if layer.heads != into.shape[1]:
             raise UsageError(

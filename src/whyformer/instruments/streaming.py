@@ -128,11 +128,19 @@ class Watch:
         watcher: who is shown the layers.
         paths: the computations met.
         layers: how many layers came by in the present forward, or in the last one.
+        block: which of the model's blocks is at work, where they can be told; attention that several blocks
+            share does not know it by itself.
     """
 
     watcher: Watcher
     paths: set[str] = field(default_factory=set)
     layers: int = 0
+    block: int | None = None
+
+    @property
+    def index(self) -> int:
+        """The layer that attends now: the block at work, or as many as came by before."""
+        return self.layers if self.block is None else self.block
 
     def show(self, layer: Layer) -> Tensor:
         """Show a layer, and return the output that the model goes on with."""
@@ -165,9 +173,11 @@ def watching(model: nn.Module, watcher: Watcher) -> Iterator[Watch]:
     token = _watch.set(watch)
 
     def begin(*_: Any) -> None:
-        watch.layers = 0
+        watch.layers, watch.block = 0, None
 
-    counted = getattr(model, "base_model", model).register_forward_pre_hook(begin)
+    hooks = [getattr(model, "base_model", model).register_forward_pre_hook(begin)]
+    for index, block in enumerate(_blocks(model)):
+        hooks.append(block.register_forward_pre_hook(lambda *_, at=index: setattr(watch, "block", at)))
     try:
         if own:
             with _OwnSoftmax(watch):
@@ -175,7 +185,8 @@ def watching(model: nn.Module, watcher: Watcher) -> Iterator[Watch]:
         else:
             yield watch
     finally:
-        counted.remove()
+        for hook in hooks:
+            hook.remove()
         _watch.reset(token)
         _set(model, before)
         for module in training:
@@ -206,6 +217,14 @@ def no_attention(model: nn.Module) -> UsageError:
     """The error for a model in which no softmax attention was met."""
     name = type(model).__name__
     return UsageError(name, "it has no softmax attention to scan", "name a decoder whose layers attend")
+
+
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    """The outermost list of as many different modules as there are layers; empty where there is none."""
+    config: Any = model.config
+    layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    lists = (list(module) for module in model.modules() if isinstance(module, nn.ModuleList))
+    return next((blocks for blocks in lists if len(set(blocks)) == len(blocks) == layers), [])
 
 
 def _set(model: Any, name: str) -> bool:
@@ -357,8 +376,8 @@ def _attention(
     )
     watch = _watch.get()
     index = getattr(module, "layer_idx", None)
-    if index is None:
-        index = 0 if watch is None else watch.layers
+    if index is None or index < 0:
+        index = 0 if watch is None else watch.index
     layer = Streamed.of(index, query, key, value, scoring, module)
     output = layer.output if watch is None else watch.show(layer)
     return output.transpose(1, 2).contiguous(), None
@@ -385,7 +404,7 @@ class _OwnSoftmax(TorchFunctionMode):
             square = result.shape[-2:]
             # A pattern of three axes has rows and heads in one; the rows are those of the last embedding.
             pattern = result if result.dim() == 4 else result.reshape(self.batch, -1, *square)
-            shown = self.watch.show(Layer(self.watch.layers, OWN, pattern))
+            shown = self.watch.show(Layer(self.watch.index, OWN, pattern))
             return shown.reshape(result.shape)
         return result
 
@@ -403,4 +422,4 @@ class _OwnSoftmax(TorchFunctionMode):
         scoring = Scoring(
             scale=query.shape[-1] ** -0.5 if scale is None else scale, causal=is_causal, mask=attn_mask
         )
-        return self.watch.show(Streamed.of(self.watch.layers, query, key, value, scoring))
+        return self.watch.show(Streamed.of(self.watch.index, query, key, value, scoring))

@@ -304,6 +304,22 @@ def test_the_cost_counts_the_text(folders):
     assert with_text["forwards"] == pytest.approx(without["forwards"] + 23 / 48, abs=0.1)
 
 
+@pytest.mark.parametrize("family", ["llama", "bloom", "jamba"])
+def test_the_cost_is_what_the_model_reads(family, folders):
+    read = []
+
+    def count(module, arguments):
+        if isinstance(module, torch.nn.Embedding):
+            read.append(arguments[0].numel())
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(count)
+    try:
+        stated = examine(str(folders / family), length=48)["forwards"]
+    finally:
+        hook.remove()
+    assert stated == pytest.approx(sum(read) / 48, abs=0.06)
+
+
 def test_past_the_context_the_view_says_what_else_may_fail(folders, monkeypatch, capsys):
     _, out, _ = called(monkeypatch, capsys, folders, "llama", "--length", "140", "--beyond", "--scan-only")
     assert "beyond 128 tokens" in " ".join(out.split())

@@ -62,6 +62,9 @@ def load_decoder(target: str, seed: int) -> Decoder:
         path = Path(target).expanduser()
         name = path.resolve().name if path.exists() else target
     if not checkpoint.decoder:
+        if checkpoint.model.config.get_text_config() is not checkpoint.model.config:
+            why = f"{checkpoint.architecture} reads more than tokens, and loads without its language head"
+            raise UsageError(target, why, "store its language model by itself")
         raise UsageError(target, f"{checkpoint.architecture} is an encoder", "name a decoder")
     told = HuggingFace(checkpoint, name=name, target=target)
     tokenizer = None if targets.is_code(target) else _tokenizer(target, checkpoint)

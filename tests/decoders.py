@@ -52,6 +52,7 @@ HYBRID = COMMON | {
     "n_mamba_heads": 2,
 }
 RARE = {
+    "doge": COMMON,
     "zamba": HYBRID | {"attention_hidden_size": 64, "use_mamba_kernels": False},
     "zamba2": HYBRID
     | {"n_mamba_heads": 8, "mamba_headdim": 8, "mamba_ngroups": 1, "chunk_size": 16, "num_mem_blocks": 1},
@@ -62,7 +63,7 @@ RARE = {
     | {"vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 8, "laurel_rank": 4}
     | {"intermediate_size": [48] * 3, "activation_sparsity_pattern": [0.0] * 3},
 }
-"""Models that few tests need: shared attention, norms beside the last one, parts that see."""
+"""Models that few tests need: shared attention, norms beside the last one, masks reckoned with."""
 FUSED = ("llama", "qwen2", "qwen3", "mistral", "gpt2", "gpt_neox", "phi", "olmo2", "opt", "starcoder2")
 """Those whose own kernel is torch's fused one."""
 

@@ -188,6 +188,11 @@ def test_a_replaced_output_is_what_the_model_goes_on_with():
     assert torch.allclose(silent, expected, atol=1e-6)
 
 
+def test_a_model_that_reckons_with_its_mask_is_told_so():
+    with pytest.raises(UsageError, match="it reckons with its mask before it attends"):
+        run(decoder("doge"), tokens(), lambda layer: None)
+
+
 def test_a_model_without_softmax_attention_is_refused():
     from transformers import AutoConfig, AutoModelForCausalLM
 

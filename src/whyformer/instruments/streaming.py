@@ -332,12 +332,32 @@ def _mask(
     skip = {"allow_is_causal_skip": allow_is_causal_skip, "local_size": local_size}
     if masks.sdpa_mask(**own | {"use_vmap": False}, **skip, mask_function=_always) is None:
         return None
-    placeholder = torch.empty((batch_size, 1, q_length, kv_length), dtype=torch.bool, device="meta")
+    shape = (batch_size, 1, q_length, kv_length)
+    placeholder = torch.empty(shape, dtype=torch.bool, device="meta").as_subclass(_Placeholder)
     padding = masks.prepare_padding_mask(attention_mask, kv_length, int(kv_offset))
     placeholder.rows = Rows(  # type: ignore[attr-defined]
         own | {"mask_function": function}, None if use_vmap else function, padding, local_size
     )
     return placeholder
+
+
+class _Placeholder(Tensor):
+    """A mask without memory, which says in one line why it cannot be reckoned with."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        try:
+            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            raise _reckoning("the model") from error
+
+
+def _reckoning(name: str) -> UsageError:
+    """The error for a model that wants its whole mask before it attends."""
+    why = "it reckons with its mask before it attends, so the mask cannot be built in parts"
+    return UsageError(name, why, "scan a model that passes its mask on")
 
 
 def _always(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -363,8 +383,7 @@ def _attention(
     if attention_mask is not None and attention_mask.is_meta:
         mask = getattr(attention_mask, "rows", None)
         if mask is None:
-            why = "it reckons with its mask before it attends, so the mask cannot be built in parts"
-            raise UsageError(type(module).__name__, why, "scan a model that passes its mask on")
+            raise _reckoning(type(module).__name__)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     scoring = Scoring(
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,

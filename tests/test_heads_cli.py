@@ -352,6 +352,13 @@ def test_the_cost_is_what_the_model_reads(family, folders):
     assert stated == pytest.approx(sum(read) / 48, abs=0.06)
 
 
+@pytest.mark.parametrize("options", [["--scan-only"], []])
+def test_one_blank_line_stands_between_two_parts(options, folders, monkeypatch, capsys):
+    _, out, _ = called(monkeypatch, capsys, folders, "llama", "--length", "48", *options)
+    assert "\n\n" in out
+    assert "\n\n\n" not in out
+
+
 def test_past_the_context_the_view_says_what_else_may_fail(folders, monkeypatch, capsys):
     _, out, _ = called(monkeypatch, capsys, folders, "llama", "--length", "140", "--beyond", "--scan-only")
     assert "beyond 128 tokens" in " ".join(out.split())

@@ -411,6 +411,15 @@ def test_a_model_that_attends_twice_in_a_layer_is_refused():
         scan(Twice(), scattered(1, 32, IDS, start=1, generator=generator()))
 
 
+def test_a_model_that_puts_tokens_of_its_own_before_the_others_is_refused():
+    class Prompted(Planted):
+        def forward(self, tokens, **options):
+            return super().forward(torch.cat([torch.arange(400, 404).expand(len(tokens), -1), tokens], 1))
+
+    with pytest.raises(UsageError, match="attends from 36 places and reads 32 tokens"):
+        scan(Prompted(), scattered(1, 32, IDS, start=1, generator=generator()))
+
+
 @pytest.mark.slow
 def test_the_known_answers_of_a_real_model():
     """SmolLM2-135M, a period of 128 twice, 8 sequences; measured apart from this code, on other draws."""

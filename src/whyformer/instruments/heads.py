@@ -151,8 +151,8 @@ class _Scorer:
         # The tables stay where they were laid out, wherever the model is.
         row, query, twin = (index.cpu() for index in (row, query, twin))
         self.row, self.cells = row, octave(query) * size + octave(query - twin)
-        self.rows, time = repeats.tokens.shape
-        asking = torch.zeros(self.rows, time, dtype=torch.bool)
+        self.rows, self.time = repeats.tokens.shape
+        asking = torch.zeros(self.rows, self.time, dtype=torch.bool)
         asking[row, query] = True
         self.asking = asking.sum(1)[:, None]
 
@@ -161,6 +161,9 @@ class _Scorer:
             why = "the model attends more often than it has layers, so heads cannot be told apart"
             raise UsageError(f"layer {layer.index}", why, "name another model")
         self.met.add(layer.index)
+        if layer.output.shape[2] != self.time:
+            why = f"it attends from {layer.output.shape[2]} places and reads {self.time} tokens"
+            raise UsageError(f"layer {layer.index}", why, "name a model that adds none of its own")
         into = self.table[:, layer.index]
         if layer.heads != into.shape[1]:
             raise UsageError(

@@ -17,6 +17,7 @@ from whyformer.errors import UsageError
 from whyformer.heads import examine
 from whyformer.report.heads import HeadMap, best_table, gap_table, heads_view, text_view
 from whyformer.report.schema import json_schema
+from whyformer.subjects.decoders import load_decoder
 
 pytest.importorskip("transformers")
 WORDS = [f"w{at}" for at in range(90)]
@@ -350,6 +351,17 @@ def test_the_cost_is_what_the_model_reads(family, folders):
     finally:
         hook.remove()
     assert stated == pytest.approx(sum(read) / 48, abs=0.06)
+
+
+def test_tokens_that_a_model_cannot_predict_are_not_drawn(tmp_path, monkeypatch):
+    (tmp_path / "more.py").write_text(
+        "import torch\nfrom decoders import decoder\n\nmodel = decoder('llama')\n"
+        "model.model.embed_tokens = torch.nn.Embedding(300, 32)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    read = load_decoder("more.py:model", 0)
+    assert read.ids.max() == 95
+    assert examine("more.py:model", length=48, ablate=False)["lookup"]["asked"]
 
 
 @pytest.mark.parametrize("options", [["--scan-only"], []])

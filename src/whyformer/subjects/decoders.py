@@ -69,7 +69,9 @@ def load_decoder(target: str, seed: int) -> Decoder:
     told = HuggingFace(checkpoint, name=name, target=target)
     tokenizer = None if targets.is_code(target) else _tokenizer(target, checkpoint)
     special = set(told.traits.special) | set(getattr(tokenizer, "all_special_ids", ()))
-    ids = torch.tensor([i for i in range(told.traits.vocabulary) if i not in special])
+    # A model may embed more tokens than it can predict (CPM-Ant: prompts).
+    known = min(told.traits.vocabulary, len(checkpoint.model.get_output_embeddings().weight))
+    ids = torch.tensor([i for i in range(known) if i not in special])
     return Decoder(
         checkpoint.model, told.describe(), ids, _start(tokenizer), told.traits.max_length, tokenizer
     )

@@ -411,6 +411,19 @@ def test_a_model_that_attends_twice_in_a_layer_is_refused():
         scan(Twice(), scattered(1, 32, IDS, start=1, generator=generator()))
 
 
+def test_a_model_that_goes_through_its_layers_again_is_refused():
+    model = decoder("llama")
+    model.model.layers.extend(list(model.model.layers))
+    model.config.num_hidden_layers = 4
+    repeated = scattered(1, 32, torch.arange(3, 90), start=1, generator=generator())
+    with pytest.raises(UsageError, match="layer 0: the model attends more often than it has layers"):
+        scan(model, repeated)
+    model.config.num_hidden_layers, forward = 2, model.model.forward
+    model.model.forward = lambda ids, **options: forward(None, inputs_embeds=forward(ids, **options)[0])
+    with pytest.raises(UsageError, match="layer 0: the model attends more often than it has layers"):
+        copying(model, repeated.tokens[0], generator=generator())
+
+
 def test_a_model_that_puts_tokens_of_its_own_before_the_others_is_refused():
     class Prompted(Planted):
         def forward(self, tokens, **options):

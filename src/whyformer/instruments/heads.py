@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from whyformer.errors import UsageError
 from whyformer.instruments.repeats import Repeats
-from whyformer.instruments.streaming import EnoughError, Layer, run
+from whyformer.instruments.streaming import EnoughError, Layer, run, too_often
 
 KINDS = ("induction", "duplicate", "previous", "first", "current")
 TOKENS = 2048
@@ -144,7 +144,6 @@ class _Scorer:
 
     def __init__(self, repeats: Repeats, table: Tensor, near: Tensor, size: int) -> None:
         self.table, self.near = table, near
-        self.met: set[int] = set()
         row, query, twin = repeats.pairs
         self.duplicate = repeats.pairs
         self.induction = torch.stack([row, query, twin + 1])
@@ -157,10 +156,8 @@ class _Scorer:
         self.asking = asking.sum(1)[:, None]
 
     def __call__(self, layer: Layer) -> None:
-        if layer.index in self.met or layer.index >= self.table.shape[1]:
-            why = "the model attends more often than it has layers, so heads cannot be told apart"
-            raise UsageError(f"layer {layer.index}", why, "name another model")
-        self.met.add(layer.index)
+        if layer.index >= self.table.shape[1]:
+            raise too_often(layer.index)
         if layer.output.shape[2] != self.time:
             why = f"it attends from {layer.output.shape[2]} places and reads {self.time} tokens"
             raise UsageError(f"layer {layer.index}", why, "name a model that adds none of its own")

@@ -136,6 +136,12 @@ class Watch:
     paths: set[str] = field(default_factory=set)
     layers: int = 0
     block: int | None = None
+    _met: set[int] = field(default_factory=set)
+
+    def begin(self) -> None:
+        """A forward begins."""
+        self.layers, self.block = 0, None
+        self._met.clear()
 
     @property
     def index(self) -> int:
@@ -143,7 +149,14 @@ class Watch:
         return self.layers if self.block is None else self.block
 
     def show(self, layer: Layer) -> Tensor:
-        """Show a layer, and return the output that the model goes on with."""
+        """Show a layer, and return the output that the model goes on with.
+
+        Raises:
+            UsageError: this layer has attended before in this forward.
+        """
+        if layer.index in self._met:
+            raise too_often(layer.index)
+        self._met.add(layer.index)
         self.paths.add(layer.path)
         self.layers += 1
         other = self.watcher(layer)
@@ -172,10 +185,7 @@ def watching(model: nn.Module, watcher: Watcher) -> Iterator[Watch]:
     watch = Watch(watcher)
     token = _watch.set(watch)
 
-    def begin(*_: Any) -> None:
-        watch.layers, watch.block = 0, None
-
-    hooks = [getattr(model, "base_model", model).register_forward_pre_hook(begin)]
+    hooks = [getattr(model, "base_model", model).register_forward_pre_hook(lambda *_: watch.begin())]
     for index, block in enumerate(_blocks(model)):
         hooks.append(block.register_forward_pre_hook(lambda *_, at=index: setattr(watch, "block", at)))
     try:
@@ -211,6 +221,12 @@ def run(model: nn.Module, ids: Int[Tensor, "batch time"], watcher: Watcher, **op
     if not watch.layers:
         raise no_attention(model)
     return watch
+
+
+def too_often(layer: int) -> UsageError:
+    """The error for a model in which one layer attends again, or more of them than it declares."""
+    why = "the model attends more often than it has layers, so heads cannot be told apart"
+    return UsageError(f"layer {layer}", why, "name another model")
 
 
 def no_attention(model: nn.Module) -> UsageError:

@@ -43,6 +43,27 @@ FAMILIES = {
         "max_position_embeddings": 128,
     },
 }
+HYBRID = COMMON | {
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 4,
+    "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
+    "attention_head_dim": 16,
+    "mamba_d_state": 8,
+    "n_mamba_heads": 2,
+}
+RARE = {
+    "doge": COMMON,
+    "zamba": HYBRID | {"attention_hidden_size": 64, "use_mamba_kernels": False},
+    "zamba2": HYBRID
+    | {"n_mamba_heads": 8, "mamba_headdim": 8, "mamba_ngroups": 1, "chunk_size": 16, "num_mem_blocks": 1},
+    "gemma3_text": COMMON | MIXED,
+    "gemma3n_text": COMMON
+    | {"num_hidden_layers": 3, "head_dim": 8, "sliding_window": 8, "num_kv_shared_layers": 1}
+    | {"layer_types": ["sliding_attention", "full_attention", "full_attention"]}
+    | {"vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 8, "laurel_rank": 4}
+    | {"intermediate_size": [48] * 3, "activation_sparsity_pattern": [0.0] * 3},
+}
+"""Models that few tests need: shared attention, norms beside the last one, masks reckoned with."""
 FUSED = ("llama", "qwen2", "qwen3", "mistral", "gpt2", "gpt_neox", "phi", "olmo2", "opt", "starcoder2")
 """Those whose own kernel is torch's fused one."""
 
@@ -54,7 +75,9 @@ def decoder(family: str, seed: int = 0, **changes):
     with warnings.catch_warnings(), torch.random.fork_rng():
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **FAMILIES[family] | changes))
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(family, **(FAMILIES | RARE)[family] | changes)
+        )
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() >= 2:

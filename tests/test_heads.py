@@ -389,6 +389,50 @@ def test_a_copying_head_scores_1_and_its_opposite_minus_1():
     assert found[3] < -0.8
 
 
+def test_copying_passes_through_the_norm_that_is_as_wide_as_the_stream():
+    found = copying(decoder("gemma3n_text"), torch.arange(3, 40), generator=generator())
+    assert found.shape == (3, 4)
+    assert found.isfinite().all()
+
+
+def test_a_model_that_attends_twice_in_a_layer_is_refused():
+    class Twice(Planted):
+        def __init__(self):
+            super().__init__()
+            self.config.num_hidden_layers = 2
+            self.blocks = nn.ModuleList([nn.Identity(), nn.Identity()])
+
+        def forward(self, tokens, **options):
+            self.blocks[0](tokens)
+            super().forward(tokens, **options)
+            return super().forward(tokens, **options)
+
+    with pytest.raises(UsageError, match="layer 0: the model attends more often than it has layers"):
+        scan(Twice(), scattered(1, 32, IDS, start=1, generator=generator()))
+
+
+def test_a_model_that_goes_through_its_layers_again_is_refused():
+    model = decoder("llama")
+    model.model.layers.extend(list(model.model.layers))
+    model.config.num_hidden_layers = 4
+    repeated = scattered(1, 32, torch.arange(3, 90), start=1, generator=generator())
+    with pytest.raises(UsageError, match="layer 0: the model attends more often than it has layers"):
+        scan(model, repeated)
+    model.config.num_hidden_layers, forward = 2, model.model.forward
+    model.model.forward = lambda ids, **options: forward(None, inputs_embeds=forward(ids, **options)[0])
+    with pytest.raises(UsageError, match="layer 0: the model attends more often than it has layers"):
+        copying(model, repeated.tokens[0], generator=generator())
+
+
+def test_a_model_that_puts_tokens_of_its_own_before_the_others_is_refused():
+    class Prompted(Planted):
+        def forward(self, tokens, **options):
+            return super().forward(torch.cat([torch.arange(400, 404).expand(len(tokens), -1), tokens], 1))
+
+    with pytest.raises(UsageError, match="attends from 36 places and reads 32 tokens"):
+        scan(Prompted(), scattered(1, 32, IDS, start=1, generator=generator()))
+
+
 @pytest.mark.slow
 def test_the_known_answers_of_a_real_model():
     """SmolLM2-135M, a period of 128 twice, 8 sequences; measured apart from this code, on other draws."""

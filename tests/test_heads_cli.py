@@ -13,9 +13,11 @@ from rich.console import Console
 from decoders import decoder
 from models import smollm2
 from whyformer.cli import main
+from whyformer.errors import UsageError
 from whyformer.heads import examine
 from whyformer.report.heads import HeadMap, best_table, gap_table, heads_view, text_view
 from whyformer.report.schema import json_schema
+from whyformer.subjects.decoders import load_decoder
 
 pytest.importorskip("transformers")
 WORDS = [f"w{at}" for at in range(90)]
@@ -302,6 +304,71 @@ def test_the_cost_counts_the_text(folders):
         for text in (folders / "text.txt", None)
     )
     assert with_text["forwards"] == pytest.approx(without["forwards"] + 23 / 48, abs=0.1)
+
+
+VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+VISION |= {"image_size": 28, "patch_size": 14}
+
+
+def test_a_decoder_that_reads_images_too_is_scanned_as_its_language_model(tmp_path):
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    alone = decoder("gemma3_text")
+    config = Gemma3Config(text_config=alone.config.to_dict(), vision_config=VISION, mm_tokens_per_image=4)
+    both = Gemma3ForConditionalGeneration(config)
+    both.model.language_model.load_state_dict(alone.model.state_dict())
+    both.lm_head.load_state_dict(alone.lm_head.state_dict())
+    for name, model in (("alone", alone), ("both", both)):
+        model.save_pretrained(tmp_path / name)
+    one, other = (examine(str(tmp_path / name), length=48) for name in ("alone", "both"))
+    assert other["subject"]["architecture"] == "Gemma3ForConditionalGeneration"
+    for part in ("heads", "lookup", "ablation", "compositions"):
+        assert one[part] == other[part]
+
+
+def test_one_that_loads_without_its_language_head_is_refused_for_what_it_is(tmp_path):
+    from transformers import CLIPVisionConfig, LlavaConfig, LlavaForConditionalGeneration
+
+    text = decoder("llama").config
+    config = LlavaConfig(text_config=text, vision_config=CLIPVisionConfig(**VISION), image_token_index=90)
+    LlavaForConditionalGeneration(config).save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match="LlavaModel reads more than tokens") as raised:
+        examine(str(tmp_path), length=48)
+    assert "encoder" not in str(raised.value)
+
+
+@pytest.mark.parametrize("family", ["llama", "bloom", "jamba"])
+def test_the_cost_is_what_the_model_reads(family, folders):
+    read = []
+
+    def count(module, arguments):
+        if isinstance(module, torch.nn.Embedding):
+            read.append(arguments[0].numel())
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(count)
+    try:
+        stated = examine(str(folders / family), length=48)["forwards"]
+    finally:
+        hook.remove()
+    assert stated == pytest.approx(sum(read) / 48, abs=0.06)
+
+
+def test_tokens_that_a_model_cannot_predict_are_not_drawn(tmp_path, monkeypatch):
+    (tmp_path / "more.py").write_text(
+        "import torch\nfrom decoders import decoder\n\nmodel = decoder('llama')\n"
+        "model.model.embed_tokens = torch.nn.Embedding(300, 32)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    read = load_decoder("more.py:model", 0)
+    assert read.ids.max() == 95
+    assert examine("more.py:model", length=48, ablate=False)["lookup"]["asked"]
+
+
+@pytest.mark.parametrize("options", [["--scan-only"], []])
+def test_one_blank_line_stands_between_two_parts(options, folders, monkeypatch, capsys):
+    _, out, _ = called(monkeypatch, capsys, folders, "llama", "--length", "48", *options)
+    assert "\n\n" in out
+    assert "\n\n\n" not in out
 
 
 def test_past_the_context_the_view_says_what_else_may_fail(folders, monkeypatch, capsys):

@@ -63,6 +63,16 @@ def test_streamed_probabilities_equal_the_eager_pattern(family, padded):
         assert pattern.std() > 0.05  # far from uniform, so that the comparison says something
 
 
+@pytest.mark.parametrize("family", ["zamba", "zamba2"])
+def test_attention_that_blocks_share_is_told_block_by_block(family):
+    model, ids = decoder(family), tokens()
+    found, _, _ = streamed(model, ids)
+    assert sorted(found) == [1, 3]  # the others are state-space layers
+    for index, pattern in zip((1, 3), eager(model, ids), strict=True):
+        assert (found[index] - pattern).abs().max() < CLOSE
+    assert not found[1].equal(found[3])
+
+
 @pytest.mark.parametrize("family", FUSED)
 def test_the_output_is_bitwise_that_of_the_same_kernel(family):
     model, ids = decoder(family), tokens()
@@ -176,6 +186,11 @@ def test_a_replaced_output_is_what_the_model_goes_on_with():
             layer.self_attn.o_proj.weight.zero_()
         expected = model(ids, use_cache=False).logits
     assert torch.allclose(silent, expected, atol=1e-6)
+
+
+def test_a_model_that_reckons_with_its_mask_is_told_so():
+    with pytest.raises(UsageError, match="it reckons with its mask before it attends"):
+        run(decoder("doge"), tokens(), lambda layer: None)
 
 
 def test_a_model_without_softmax_attention_is_refused():

@@ -111,7 +111,9 @@ def examine(
         tell("patching keys")
         sources, aims = (_joined(found.best(*kind), named) for kind in (("previous", BEST), ("induction", 3)))
         data["compositions"] = _compositions(examined, copy, sources, aims)
-        forwards += (calls + 1 + len(sources)) * copy.tokens.numel() / length
+        # Heads that feed none of the aims, or a model that attends by itself, are not patched.
+        calls += 1 + len({tuple(pair["from"]) for pair in data["compositions"]})
+        forwards += calls * copy.tokens.numel() / length
     if read is not None:
         tell("reading the text")
         shown = _joined(found.best("induction", 4), named)

@@ -43,8 +43,10 @@ def copying(
     found = torch.full((layers, heads), torch.nan, dtype=torch.float64)
     own: Any = model
     embedding = own.get_output_embeddings()
-    norm = _final_norm(getattr(model, "base_model", model))
-    if embedding is None or norm is None:
+    if embedding is None:
+        return found
+    norm = _final_norm(getattr(model, "base_model", model), embedding.weight.shape[1])
+    if norm is None:
         return found
     tokens = tokens.to(embedding.weight.device)
     place = torch.randperm(len(tokens), generator=generator)[:SAMPLE].to(tokens.device)
@@ -80,11 +82,13 @@ def _projection(module: nn.Module, width: int) -> Float[Tensor, "width out"] | N
     return None
 
 
-def _final_norm(trunk: nn.Module) -> nn.Module | None:
-    """The last normalisation that stands in no layer."""
+def _final_norm(trunk: nn.Module, width: int) -> nn.Module | None:
+    """The last normalisation of that width that stands in no layer."""
     outside = [
         module
         for name, module in trunk.named_modules()
-        if "Norm" in type(module).__name__ and not any(part.isdigit() for part in name.split("."))
+        if "Norm" in type(module).__name__
+        and not any(part.isdigit() for part in name.split("."))
+        and all(weight.numel() == width for weight in module.parameters())
     ]
     return outside[-1] if outside else None

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from whyformer.errors import UsageError
 from whyformer.instruments.repeats import Repeats
-from whyformer.instruments.streaming import EnoughError, Layer, run
+from whyformer.instruments.streaming import EnoughError, Layer, run, too_often
 
 KINDS = ("induction", "duplicate", "previous", "first", "current")
 TOKENS = 2048
@@ -150,12 +150,17 @@ class _Scorer:
         # The tables stay where they were laid out, wherever the model is.
         row, query, twin = (index.cpu() for index in (row, query, twin))
         self.row, self.cells = row, octave(query) * size + octave(query - twin)
-        self.rows, time = repeats.tokens.shape
-        asking = torch.zeros(self.rows, time, dtype=torch.bool)
+        self.rows, self.time = repeats.tokens.shape
+        asking = torch.zeros(self.rows, self.time, dtype=torch.bool)
         asking[row, query] = True
         self.asking = asking.sum(1)[:, None]
 
     def __call__(self, layer: Layer) -> None:
+        if layer.index >= self.table.shape[1]:
+            raise too_often(layer.index)
+        if layer.output.shape[2] != self.time:
+            why = f"it attends from {layer.output.shape[2]} places and reads {self.time} tokens"
+            raise UsageError(f"layer {layer.index}", why, "name a model that adds none of its own")
         into = self.table[:, layer.index]
         if layer.heads != into.shape[1]:
             raise UsageError(

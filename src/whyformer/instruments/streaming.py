@@ -128,14 +128,35 @@ class Watch:
         watcher: who is shown the layers.
         paths: the computations met.
         layers: how many layers came by in the present forward, or in the last one.
+        block: which of the model's blocks is at work, where they can be told; attention that several blocks
+            share does not know it by itself.
     """
 
     watcher: Watcher
     paths: set[str] = field(default_factory=set)
     layers: int = 0
+    block: int | None = None
+    _met: set[int] = field(default_factory=set)
+
+    def begin(self) -> None:
+        """A forward begins."""
+        self.layers, self.block = 0, None
+        self._met.clear()
+
+    @property
+    def index(self) -> int:
+        """The layer that attends now: the block at work, or as many as came by before."""
+        return self.layers if self.block is None else self.block
 
     def show(self, layer: Layer) -> Tensor:
-        """Show a layer, and return the output that the model goes on with."""
+        """Show a layer, and return the output that the model goes on with.
+
+        Raises:
+            UsageError: this layer has attended before in this forward.
+        """
+        if layer.index in self._met:
+            raise too_often(layer.index)
+        self._met.add(layer.index)
         self.paths.add(layer.path)
         self.layers += 1
         other = self.watcher(layer)
@@ -164,10 +185,9 @@ def watching(model: nn.Module, watcher: Watcher) -> Iterator[Watch]:
     watch = Watch(watcher)
     token = _watch.set(watch)
 
-    def begin(*_: Any) -> None:
-        watch.layers = 0
-
-    counted = getattr(model, "base_model", model).register_forward_pre_hook(begin)
+    hooks = [getattr(model, "base_model", model).register_forward_pre_hook(lambda *_: watch.begin())]
+    for index, block in enumerate(_blocks(model)):
+        hooks.append(block.register_forward_pre_hook(lambda *_, at=index: setattr(watch, "block", at)))
     try:
         if own:
             with _OwnSoftmax(watch):
@@ -175,7 +195,8 @@ def watching(model: nn.Module, watcher: Watcher) -> Iterator[Watch]:
         else:
             yield watch
     finally:
-        counted.remove()
+        for hook in hooks:
+            hook.remove()
         _watch.reset(token)
         _set(model, before)
         for module in training:
@@ -202,10 +223,24 @@ def run(model: nn.Module, ids: Int[Tensor, "batch time"], watcher: Watcher, **op
     return watch
 
 
+def too_often(layer: int) -> UsageError:
+    """The error for a model in which one layer attends again, or more of them than it declares."""
+    why = "the model attends more often than it has layers, so heads cannot be told apart"
+    return UsageError(f"layer {layer}", why, "name another model")
+
+
 def no_attention(model: nn.Module) -> UsageError:
     """The error for a model in which no softmax attention was met."""
     name = type(model).__name__
     return UsageError(name, "it has no softmax attention to scan", "name a decoder whose layers attend")
+
+
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    """The outermost list of as many different modules as there are layers; empty where there is none."""
+    config: Any = model.config
+    layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    lists = (list(module) for module in model.modules() if isinstance(module, nn.ModuleList))
+    return next((blocks for blocks in lists if len(set(blocks)) == len(blocks) == layers), [])
 
 
 def _set(model: Any, name: str) -> bool:
@@ -313,12 +348,32 @@ def _mask(
     skip = {"allow_is_causal_skip": allow_is_causal_skip, "local_size": local_size}
     if masks.sdpa_mask(**own | {"use_vmap": False}, **skip, mask_function=_always) is None:
         return None
-    placeholder = torch.empty((batch_size, 1, q_length, kv_length), dtype=torch.bool, device="meta")
+    shape = (batch_size, 1, q_length, kv_length)
+    placeholder = torch.empty(shape, dtype=torch.bool, device="meta").as_subclass(_Placeholder)
     padding = masks.prepare_padding_mask(attention_mask, kv_length, int(kv_offset))
     placeholder.rows = Rows(  # type: ignore[attr-defined]
         own | {"mask_function": function}, None if use_vmap else function, padding, local_size
     )
     return placeholder
+
+
+class _Placeholder(Tensor):
+    """A mask without memory, which says in one line why it cannot be reckoned with."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        try:
+            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            raise _reckoning("the model") from error
+
+
+def _reckoning(name: str) -> UsageError:
+    """The error for a model that wants its whole mask before it attends."""
+    why = "it reckons with its mask before it attends, so the mask cannot be built in parts"
+    return UsageError(name, why, "scan a model that passes its mask on")
 
 
 def _always(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -344,8 +399,7 @@ def _attention(
     if attention_mask is not None and attention_mask.is_meta:
         mask = getattr(attention_mask, "rows", None)
         if mask is None:
-            why = "it reckons with its mask before it attends, so the mask cannot be built in parts"
-            raise UsageError(type(module).__name__, why, "scan a model that passes its mask on")
+            raise _reckoning(type(module).__name__)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     scoring = Scoring(
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
@@ -357,8 +411,8 @@ def _attention(
     )
     watch = _watch.get()
     index = getattr(module, "layer_idx", None)
-    if index is None:
-        index = 0 if watch is None else watch.layers
+    if index is None or index < 0:
+        index = 0 if watch is None else watch.index
     layer = Streamed.of(index, query, key, value, scoring, module)
     output = layer.output if watch is None else watch.show(layer)
     return output.transpose(1, 2).contiguous(), None
@@ -385,7 +439,7 @@ class _OwnSoftmax(TorchFunctionMode):
             square = result.shape[-2:]
             # A pattern of three axes has rows and heads in one; the rows are those of the last embedding.
             pattern = result if result.dim() == 4 else result.reshape(self.batch, -1, *square)
-            shown = self.watch.show(Layer(self.watch.layers, OWN, pattern))
+            shown = self.watch.show(Layer(self.watch.index, OWN, pattern))
             return shown.reshape(result.shape)
         return result
 
@@ -403,4 +457,4 @@ class _OwnSoftmax(TorchFunctionMode):
         scoring = Scoring(
             scale=query.shape[-1] ** -0.5 if scale is None else scale, causal=is_causal, mask=attn_mask
         )
-        return self.watch.show(Streamed.of(self.watch.layers, query, key, value, scoring))
+        return self.watch.show(Streamed.of(self.watch.index, query, key, value, scoring))

@@ -50,8 +50,8 @@ def heads_view(data: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield ""
         yield Text.assemble(("by gap", "bold"), (f"  {_by_gap(data)}", "dim"))
         yield gap_table(data)
-        yield ""
     if data["ablation"]:
+        yield ""
         yield Text.assemble(("taken out", "bold"), ("  loss on the second copy, in nats", "dim"))
         yield ablation_table(data)
         yield from _not_measured(data["ablation"])

@@ -292,12 +292,18 @@ def _said(error: BaseException) -> str:
 
 
 def _is_decoder(config: Any, raw: dict[str, Any]) -> bool:
-    """Whether it is to be loaded with its language head: by its stored class, else by its config."""
+    """Whether it is to be loaded with its language head: by its stored class, else by its config.
+
+    A decoder that reads images too is stored as one class with its head (Gemma 3), which the library's own
+    table of causal models names.
+    """
     causal = import_module("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING
     if type(config) not in causal:
         return False
     stored = (raw.get("architectures") or [""])[0]
-    return stored.endswith(_CAUSAL_NAMES) if stored else getattr(config, "is_decoder", True)
+    if not stored:
+        return getattr(config, "is_decoder", True)
+    return stored.endswith(_CAUSAL_NAMES) or stored == causal[type(config)].__name__
 
 
 def _converted(target: str, path: Path) -> Path:

@@ -62,11 +62,16 @@ def load_decoder(target: str, seed: int) -> Decoder:
         path = Path(target).expanduser()
         name = path.resolve().name if path.exists() else target
     if not checkpoint.decoder:
+        if checkpoint.model.config.get_text_config() is not checkpoint.model.config:
+            why = f"{checkpoint.architecture} reads more than tokens, and loads without its language head"
+            raise UsageError(target, why, "store its language model by itself")
         raise UsageError(target, f"{checkpoint.architecture} is an encoder", "name a decoder")
     told = HuggingFace(checkpoint, name=name, target=target)
     tokenizer = None if targets.is_code(target) else _tokenizer(target, checkpoint)
     special = set(told.traits.special) | set(getattr(tokenizer, "all_special_ids", ()))
-    ids = torch.tensor([i for i in range(told.traits.vocabulary) if i not in special])
+    # A model may embed more tokens than it can predict (CPM-Ant: prompts).
+    known = min(told.traits.vocabulary, len(checkpoint.model.get_output_embeddings().weight))
+    ids = torch.tensor([i for i in range(known) if i not in special])
     return Decoder(
         checkpoint.model, told.describe(), ids, _start(tokenizer), told.traits.max_length, tokenizer
     )

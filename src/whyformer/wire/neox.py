@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whyformer.wire.circuit import Circuit, Geometry, Head, Traits
-from whyformer.wire.family import HEADS, INNER, Family, Tensors, double, grown, theta_of, whole
+from whyformer.wire.family import HEADS, INNER, Family, Tensors, double, grown, idle, theta_of, whole
 
 TRAITS = Traits(layer_norm=True, eps=1e-5, rotary=0.25, split=True)
 
@@ -51,28 +51,25 @@ def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write(circuit: Circuit) -> Tensors:
     g = circuit.geometry
-    ones, zeros = torch.ones(g.width), torch.zeros(g.width)
     made = {
         "gpt_neox.embed_in.weight": circuit.embed,
         "gpt_neox.final_layer_norm.weight": torch.full((g.width,), circuit.gain),
-        "gpt_neox.final_layer_norm.bias": zeros,
+        "gpt_neox.final_layer_norm.bias": torch.zeros(g.width),
     }
     if circuit.unembed is not None:
         made["lm_head.weight"] = circuit.unembed
     for i, head in enumerate(circuit.heads):
         at = f"gpt_neox.layers.{i}."
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            made[f"{at}{norm}.weight"], made[f"{at}{norm}.bias"] = ones.clone(), zeros.clone()
+        feed_forward = {
+            "mlp.dense_h_to_4h": ((INNER, g.width), INNER),
+            "mlp.dense_4h_to_h": ((g.width, INNER), g.width),
+        }
+        made |= idle(at, g.width, ("input_layernorm", "post_attention_layernorm"), feed_forward)
         parts = torch.cat([head.q, head.k, head.v])
         made[f"{at}attention.query_key_value.weight"] = grown(parts, 3 * g.width, g.width)
         made[f"{at}attention.query_key_value.bias"] = torch.zeros(3 * g.width)
         made[f"{at}attention.dense.weight"] = grown(head.o, g.width, g.width)
-        made[f"{at}attention.dense.bias"] = zeros.clone()
-        for name, ends in (("dense_h_to_4h", (INNER, g.width)), ("dense_4h_to_h", (g.width, INNER))):
-            made[f"{at}mlp.{name}.weight"], made[f"{at}mlp.{name}.bias"] = (
-                torch.zeros(ends),
-                torch.zeros(ends[0]),
-            )
+        made[f"{at}attention.dense.bias"] = torch.zeros(g.width)
     return made
 
 

@@ -110,7 +110,7 @@ def test_blocks_of_queries_change_nothing_but_rounding(family, monkeypatch):
     real = mask.bool()
     whole, logits, _ = streamed(model, ids, attention_mask=mask)
     monkeypatch.setattr(kernels, "BLOCK", 5 * 2 * TIME)
-    monkeypatch.setattr(kernels, "PAIRS", 7)
+    monkeypatch.setattr(kernels, "GATHERED", 7 * 4 * 8)
     parts, other, _ = streamed(model, ids, attention_mask=mask)
     # float32 sums of 24 terms of size 1: 1e-5 is far above their rounding, and far below a wrong block.
     assert (logits - other)[real].abs().max() < 1e-5

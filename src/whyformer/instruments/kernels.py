@@ -21,8 +21,8 @@ BLOCK = 1 << 22
 """The most scores, of all heads (or for a mask, of all rows), that are held at once."""
 ALIGNED = 16
 """Numbers to which the rows of a mask are aligned for CUDA; 8 are enough for some versions of torch."""
-PAIRS = 512
-"""Pairs whose probabilities are computed at once: what their queries take fits a processor's cache."""
+GATHERED = 1 << 19
+"""The most numbers of the queries of pairs that are computed at once: they fit a processor's cache."""
 
 _SHARED_KEYS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 """Whether the fused CPU kernel takes fewer key-value heads than heads; checked on torch 2.13."""
@@ -205,19 +205,22 @@ def pair_probability(
 
     Scores of half precision are computed in float32, as the kernels do whose log-sum-exp is subtracted.
     """
-    heads, kv = query.shape[1], key.shape[1]
-    q, k, total = query.transpose(1, 2), key.transpose(1, 2), normaliser.transpose(1, 2)
-    found = torch.empty(pairs.shape[1], heads, dtype=normaliser.dtype, device=query.device)
-    for start in range(0, pairs.shape[1], PAIRS):
-        row, at, to = pairs[:, start : start + PAIRS]
-        asking = q[row, at].to(found.dtype).unflatten(1, (kv, heads // kv))
-        score = (asking * k[row, to][:, :, None]).sum(-1).flatten(1)
+    shared = query.unflatten(1, (key.shape[1], -1))
+    # One axis of rows and times, along which each index is one stretch of memory.
+    q, k, total = (part.movedim(-2, 1).flatten(0, 1) for part in (shared, key, normaliser[..., None]))
+    found = torch.empty(pairs.shape[1], query.shape[1], dtype=normaliser.dtype, device=query.device)
+    size = _gathered(query)
+    for start in range(0, pairs.shape[1], size):
+        row, at, to = pairs[:, start : start + size]
+        asking = row * query.shape[2] + at
+        keys = k.index_select(0, row * key.shape[2] + to)
+        score = _product(q.index_select(0, asking), keys, found).flatten(1)
         score = scoring.capped(score * scoring.scale)
         if scoring.bias is not None:
             score = score + _picked(scoring.bias, row, at, to)
         if isinstance(scoring.mask, Tensor) and scoring.mask.dtype != torch.bool:
             score = score + _picked(scoring.mask, row, at, to)
-        found[start : start + PAIRS] = (score - total[row, at]).exp()
+        found[start : start + size] = (score - total.index_select(0, asking)[:, :, 0]).exp()
     hidden = _hidden(scoring, pairs)
     return found if hidden is None else found.masked_fill_(hidden, 0.0)
 
@@ -242,16 +245,28 @@ def place_probability(
         pairs = torch.stack([row, at, at * 0 if back is None else at - back])
         found = pair_probability(query, key, normaliser, scoring, pairs)
         return found.view(batch, time - 1, heads).transpose(1, 2)
-    found = normaliser.new_empty(batch, heads, time - 1)
+    found = normaliser.new_empty(batch, time - 1, heads)
     shared = query.unflatten(1, (key.shape[1], -1))
-    for first in range(1, time, PAIRS):
-        last = min(time, first + PAIRS)
-        keys = key[:, :, None, :1] if back is None else key[:, :, None, first - back : last - back]
-        asking = shared[:, :, :, first:last].to(found.dtype)
-        score = torch.linalg.vecdot(asking, keys.to(found.dtype)).flatten(1, 2)
-        score = scoring.capped(score * scoring.scale)
-        found[..., first - 1 : last - 1] = (score - normaliser[..., first:last]).exp()
-    return found
+    q, k, total = shared.movedim(-2, 1), key.movedim(-2, 1), normaliser.movedim(-1, 1)
+    size = _gathered(query)
+    for first in range(1, time, size):
+        last = min(time, first + size)
+        keys = k[:, :1] if back is None else k[:, first - back : last - back]
+        score = scoring.capped(_product(q[:, first:last], keys, found).flatten(2) * scoring.scale)
+        found[:, first - 1 : last - 1] = (score - total[:, first:last]).exp()
+    return found.transpose(1, 2)
+
+
+def _gathered(query: Float[Tensor, "_ heads _ width"]) -> int:
+    """How many queries are taken at once."""
+    return max(1, GATHERED // (query.shape[1] * query.shape[3]))
+
+
+def _product(
+    query: Float[Tensor, "*_ kv shared width"], key: Float[Tensor, "*_ kv width"], like: Tensor
+) -> Float[Tensor, "*_ kv shared"]:
+    """Each query times the key of its head, in the dtype of ``like``."""
+    return (query.to(like.dtype) @ key.to(like.dtype)[..., None])[..., 0]
 
 
 def _picked(added: Tensor, row: Tensor, at: Tensor, to: Tensor) -> Float[Tensor, "pairs _"]:

@@ -43,7 +43,9 @@ def heads(
         check_writable(json)
 
     from whyformer.heads import examine
+    from whyformer.malloc import keep_freed_memory
 
+    keep_freed_memory()
     data = examine(
         target,
         length=length,

@@ -264,6 +264,29 @@ def test_half_precision_is_scored_in_float32(dtype, cap):
     assert (place_probability(query, key, normaliser, scoring, 0)[0] - itself).abs().max() < 2.0**-11
 
 
+def test_autocast_lowers_no_probability():
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (3 * torch.randn(1, 4, 64, 16, generator=generator) for _ in range(3))
+    scoring = Scoring(scale=0.25, causal=True)
+    _, normaliser, _ = attend(query, key, value, scoring)
+    with torch.autocast("cpu", torch.bfloat16):
+        pairs = pair_probability(query, key, normaliser, scoring, every_pair(1, 64))
+        places = place_probability(query, key, normaliser, scoring, 1)
+    assert torch.equal(pairs, pair_probability(query, key, normaliser, scoring, every_pair(1, 64)))
+    assert torch.equal(places, place_probability(query, key, normaliser, scoring, 1))
+
+
+@pytest.mark.parametrize("turned", ["query", "key", "value"])
+def test_numbers_of_a_head_that_lie_apart_are_not_given_to_a_fused_kernel(turned):
+    generator = torch.Generator().manual_seed(0)
+    parts = {name: torch.randn(1, 2, 16, 8, generator=generator) for name in ("query", "key", "value")}
+    whole = attend(*parts.values(), Scoring(scale=0.25, causal=True))
+    parts[turned] = parts[turned].mT.contiguous().mT
+    apart = attend(*parts.values(), Scoring(scale=0.25, causal=True))
+    # float32 sums of 16 terms of size 1.
+    assert all((one - other).abs().max() < 1e-5 for one, other in zip(whole[:2], apart[:2], strict=True))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_kernel_of_cuda_is_called_as_it_wants(masked, dtype, monkeypatch):

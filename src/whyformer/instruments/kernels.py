@@ -22,7 +22,7 @@ BLOCK = 1 << 22
 ALIGNED = 16
 """Numbers to which the rows of a mask are aligned for CUDA; 8 are enough for some versions of torch."""
 GATHERED = 1 << 19
-"""The most numbers of the queries of pairs that are computed at once: they fit a processor's cache."""
+"""The most numbers of a row's queries that are taken at once: they fit a processor's cache."""
 
 _SHARED_KEYS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 """Whether the fused CPU kernel takes fewer key-value heads than heads; checked on torch 2.13."""
@@ -79,6 +79,8 @@ def attend(
 ) -> tuple[Float[Tensor, "batch heads time out"], Float[Tensor, "batch heads time"], str]:
     """What each head reads, the log-sum-exp of its scores, and the computation that was taken, in words."""
     fusible = scoring.plain and key.shape[-1] == value.shape[-1]
+    # The fused kernels take the numbers of one head as neighbours in memory, and do not look.
+    fusible = fusible and all(part.stride(-1) == 1 for part in (query, key, value))
     if fusible and query.device.type == "cpu":
         return *_fused(_fused_cpu, query, key, value, scoring), f"{FUSED} on cpu"
     if fusible and query.device.type == "cuda" and _efficient(query, key, value):
@@ -265,8 +267,9 @@ def _gathered(query: Float[Tensor, "_ heads _ width"]) -> int:
 def _product(
     query: Float[Tensor, "*_ kv shared width"], key: Float[Tensor, "*_ kv width"], like: Tensor
 ) -> Float[Tensor, "*_ kv shared"]:
-    """Each query times the key of its head, in the dtype of ``like``."""
-    return (query.to(like.dtype) @ key.to(like.dtype)[..., None])[..., 0]
+    """Each query times the key of its head, in the dtype of ``like``, whatever autocast says."""
+    with torch.autocast(query.device.type, enabled=False):
+        return (query.to(like.dtype) @ key.to(like.dtype)[..., None])[..., 0]
 
 
 def _picked(added: Tensor, row: Tensor, at: Tensor, to: Tensor) -> Float[Tensor, "pairs _"]:

@@ -172,11 +172,10 @@ def _length(examined: Decoder, length: int | None, beyond: bool) -> int:
         )
     if context is not None and length > context and not beyond:
         why = f"the model declares {context:,} positions"
-        raise UsageError(
-            f"--length {length:,}",
-            why,
-            f"try {min(context, room):,}, or add --beyond where they are computed",
-        )
+        mend = f"try {min(context, room):,}"
+        if length <= room:
+            mend += ", or add --beyond where they are computed"
+        raise UsageError(f"--length {length:,}", why, mend)
     if length > room:
         why = f"the model has {len(examined.ids):,} ordinary tokens, too few for repeats of that length"
         raise UsageError(f"--length {length:,}", why, f"try {room:,}")

@@ -257,8 +257,14 @@ def test_a_gguf_file_is_converted_once_and_kept(gguf_file, model, tmp_path, capf
 
 def test_a_gguf_file_that_is_none_or_is_cut_short_is_refused(gguf_file, tmp_path):
     content = gguf_file.read_bytes()
-    for bad in (b"", b"GGML" + content[4:], content[: len(content) // 2], content[:40]):
+    other, cut = "does not begin as a GGUF", "it is no whole GGUF ("
+    for bad, why in (
+        (b"", other),
+        (b"GGML" + content[4:], other),
+        (content[: len(content) // 2], cut),
+        (content[:40], cut),
+    ):
         gguf_file.write_bytes(bad)
-        refused(gguf_file)
+        assert why in refused(gguf_file)
     assert not list(tmp_path.glob("kept/gguf/*"))
     assert "no such folder or file" in refused(tmp_path / "nowhere.gguf")

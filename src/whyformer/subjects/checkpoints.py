@@ -82,6 +82,10 @@ def open_checkpoint(target: str) -> Checkpoint:
         UsageError: it is not there, not whole, not safe, or no model that reads and predicts tokens.
         MissingExtraError: transformers is not installed.
     """
+    if not target:
+        raise UsageError("the target ''", "it is empty", "name a folder, a GGUF file, a hub id, or code")
+    if target.endswith(".py"):
+        raise UsageError(target, "code is run only where NAME says what to take", f"say {target}:NAME")
     path = Path(target).expanduser()
     if path.is_file() and path.suffix == ".gguf":
         folder = _converted(target, path)
@@ -346,10 +350,11 @@ def _converted(target: str, path: Path) -> Path:
             beside.rename(folder)
     except UsageError:
         raise
+    except OSError as error:
+        mend = f"fetch the file again, or see that {home} can be written"
+        raise UsageError(target, _said(error), mend) from error
     except Exception as error:
-        raise UsageError(
-            target, _said(error), f"fetch the file again, or see that {home} can be written"
-        ) from error
+        raise UsageError(target, f"it is no whole GGUF ({_said(error)})", "fetch the file again") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return folder

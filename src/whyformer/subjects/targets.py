@@ -40,8 +40,6 @@ def load(target: str, *, tokens: int | None = None, width: int | None = None, se
     if is_code(target):
         module = load_module(target, seed)
         return subject_of(module, tokens=tokens, width=width, name=target.rpartition(":")[2], target=target)
-    if target.endswith(".py"):
-        raise UsageError(target, "code is run only where NAME says what to take", f"say {target}:NAME")
     from whyformer.subjects.huggingface import load_checkpoint
 
     if width is not None:

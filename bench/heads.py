@@ -66,11 +66,11 @@ def scan(length: int, layers: int = 30) -> Callable[[], object]:
     from whyformer.instruments.repeats import scattered
     from whyformer.malloc import keep_freed_memory
 
+    keep_freed_memory()  # as the command does
     generator = torch.Generator().manual_seed(31)
     ids = torch.arange(SHAPE["vocab_size"])
     rows = scattered(1, length, ids, start=None, generator=generator)
     whole = model(layers, max(length, 8192))
-    keep_freed_memory()  # as the command does
     return lambda: every_head(whole, rows)
 
 

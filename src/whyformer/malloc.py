@@ -14,8 +14,8 @@ def keep_freed_memory() -> bool:
 
     By default glibc gives each block above 32 MiB back to the system, and every layer of a forward that
     takes such blocks has their pages faulted in and zeroed anew: at 8,192 tokens, a tenth of what a scan of
-    SmolLM2-135M costs. It holds for the whole process and to its end, so it is for commands, not for
-    libraries. Source: mallopt(3).
+    SmolLM2-135M costs. Kept memory has holes, so the peak may rise a little. The main thread's blocks are
+    kept, to the end of the process: it is for commands, not for libraries. Source: mallopt(3).
     """
     if platform.libc_ver()[0] != "glibc":
         return False

@@ -43,6 +43,8 @@ def heads_view(data: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield ""
         yield Text.assemble((kind, "bold"), (f"  {sentence}; layers across, heads down", "dim"))
         yield Padding(HeadMap(data["heads"], kind), (1, 0, 0, 2))
+    steps = ", ".join(f"{shade} from {(at / len(SHADES)) ** 2:.2g}" for at, shade in enumerate(SHADES) if at)
+    yield Text(f"\n  {steps}", "dim")
     yield ""
     yield Text.assemble(("the best induction heads", "bold"), (f"  {_clear(data['heads'])}", "dim"))
     yield best_table(data)
@@ -136,17 +138,21 @@ def _not_measured(ablation: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
 
 
 def best_table(data: Mapping[str, Any]) -> Table:
-    """The best induction heads, then those named: scores, the null, copying, and the loss without each."""
+    """The best induction heads, then those named: scores, the null, copying, and the loss without each.
+
+    Where no head was taken out, there is no such loss, and no column for it.
+    """
     single = (row for row in data["ablation"] if len(row["heads"]) == 1 and row["mode"] == "zero")
     alone = {tuple(row["heads"][0]): row["loss"] for row in single if row["loss"] is not None}
-    table = _table("head", "induction", "95%", "null", "duplicate", "previous", "first", "copying", "without")
+    names = ["head", "induction", "95%", "null", "duplicate", "previous", "first", "copying", "without"]
+    table = _table(*names[: None if data["ablation"] else -1])
     order = sorted(data["heads"], key=lambda head: -head["induction"])
     named = [head for head in order[BEST:] if [head["layer"], head["head"]] in data.get("named", [])]
     for head in order[:BEST] + named:
         low, high = head.get("interval", {}).get("induction", (0.0, 1.0))
         copied = head.get("copying")
         loss = alone.get((head["layer"], head["head"]))
-        table.add_row(
+        cells = [
             _name((head["layer"], head["head"])),
             f"{head['induction']:.2f}",
             f"{low:.2f}–{high:.2f}",
@@ -154,7 +160,8 @@ def best_table(data: Mapping[str, Any]) -> Table:
             *(f"{head[kind]:.2f}" for kind in ("duplicate", "previous", "first")),
             "–" if copied is None else f"{copied:.2f}",
             "–" if loss is None else f"{loss:.2f}",
-        )
+        ]
+        table.add_row(*cells[: len(table.columns)])
     return table
 
 
@@ -215,7 +222,7 @@ def _spark(curve: Mapping[str, Any], begin: int) -> Text:
 
 def ablation_table(data: Mapping[str, Any]) -> Table:
     """The loss by what was taken out; random draws are put together."""
-    table = _table("taken out", "heads", "mode", "loss", "rise", "95%", left=1)
+    table = _table("taken out", "heads", "mode", "loss", "95%", "rise", left=1)
     baseline = data["ablation"][0]["baseline"]
     for row in data["ablation"]:
         if row.get("group") != "random":
@@ -224,7 +231,7 @@ def ablation_table(data: Mapping[str, Any]) -> Table:
         low, high = row["interval"]
         name = f"random, {row['draws']} draws"
         _loss_row(table, name, row["heads"], row, baseline, f"{low:.2f}–{high:.2f}")
-    table.add_row("nothing", "0", "", f"{baseline:.2f}", "", "")
+    table.add_row("nothing", "0", "", f"{baseline:.2f}")
     return table
 
 
@@ -242,7 +249,7 @@ def _loss_row(
     loss, rise = (
         ("–", "") if row["loss"] is None else (f"{row['loss']:.2f}", f"{row['loss'] - baseline:+.2f}")
     )
-    table.add_row(name, str(heads), row["mode"], loss, rise, interval)
+    table.add_row(name, str(heads), row["mode"], loss, interval, rise)
 
 
 def composition_table(compositions: Sequence[Mapping[str, Any]]) -> Table:
@@ -258,7 +265,7 @@ def composition_table(compositions: Sequence[Mapping[str, Any]]) -> Table:
 
 def text_view(text: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Where a text repeats itself, and what the best heads give to what followed."""
-    said = f"  {text['repeated']:,} of its first {text['tokens']:,} tokens have an earlier twin"
+    said = f"  {text['repeated']:,} of the {text['tokens']:,} tokens read have an earlier twin"
     yield Text.assemble(("your text", "bold"), (said, "dim"))
     table = _table("at", "twin", "passage", *map(_name, text["heads"]), left=0)
     for row in text["passages"]:
@@ -267,6 +274,7 @@ def text_view(text: Mapping[str, Any]) -> Iterator[RenderableType]:
         table.add_row(str(row["at"]), str(row["twin"]), shown, *(f"{x:.2f}" for x in row["attention"]))
     table.add_row("all", "", "", *(f"{x:.2f}" for x in text["attention"]))
     yield table
+    yield Text("a passage: to what followed the one twin; all: to what followed any earlier twin", "dim")
 
 
 def _count(number: int, noun: str) -> str:
@@ -278,7 +286,7 @@ def _name(head: Sequence[int]) -> str:
 
 
 class _Whole(Table):
-    """A table that leaves its last columns out where there is no room, rather than cut every figure.
+    """A table that leaves its last columns out where there is no room, and says so, rather than cut figures.
 
     A passage of a text is no figure: it is cut first.
     """
@@ -288,9 +296,12 @@ class _Whole(Table):
             if column.header == "passage":
                 longest = max(cell_len(str(cell)) for cell in column.cells)
                 column.max_width = max(PASSAGE, longest - self._beyond(console, options))
+        left_out: list[str] = []
         while len(self.columns) > 1 and self._beyond(console, options) > 0:
-            self.columns.pop()
+            left_out.insert(0, str(self.columns.pop().header))
         yield from super().__rich_console__(console, options)
+        if left_out:
+            yield Text(f"no room for: {', '.join(left_out)}", "dim")
 
     def _beyond(self, console: Console, options: ConsoleOptions) -> int:
         """How many columns the table wants that are not there; less than 0 where some are left."""

@@ -82,10 +82,6 @@ def open_checkpoint(target: str) -> Checkpoint:
         UsageError: it is not there, not whole, not safe, or no model that reads and predicts tokens.
         MissingExtraError: transformers is not installed.
     """
-    if not target:
-        raise UsageError("the target ''", "it is empty", "name a folder, a GGUF file, a hub id, or code")
-    if target.endswith(".py"):
-        raise UsageError(target, "code is run only where NAME says what to take", f"say {target}:NAME")
     path = Path(target).expanduser()
     if path.is_file() and path.suffix == ".gguf":
         folder = _converted(target, path)

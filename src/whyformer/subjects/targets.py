@@ -83,7 +83,15 @@ def _of_transformers(cls: type) -> bool:
 
 
 def is_code(target: str) -> bool:
-    """Whether a TARGET names code, rather than a checkpoint."""
+    """Whether a TARGET names code, rather than a checkpoint.
+
+    Raises:
+        UsageError: it is empty, or a file of code without the name of what to take from it.
+    """
+    if not target:
+        raise UsageError("the target ''", "it is empty", "name a folder, a GGUF file, a hub id, or code")
+    if target.endswith(".py"):
+        raise UsageError(target, "code is run only where NAME says what to take", f"say {target}:NAME")
     place, colon, name = target.rpartition(":")
     return bool(colon and place) and not Path(target).exists() and not name.startswith(("\\", "/"))
 

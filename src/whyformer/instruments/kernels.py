@@ -207,9 +207,8 @@ def pair_probability(
 
     Scores of half precision are computed in float32, as the kernels do whose log-sum-exp is subtracted.
     """
-    shared = query.unflatten(1, (key.shape[1], -1))
     # One axis of rows and times, along which each index is one stretch of memory.
-    q, k, total = (part.movedim(-2, 1).flatten(0, 1) for part in (shared, key, normaliser[..., None]))
+    q, k, total = (part.flatten(0, 1) for part in _by_time(query, key, normaliser))
     found = torch.empty(pairs.shape[1], query.shape[1], dtype=normaliser.dtype, device=query.device)
     size = _gathered(query)
     for start in range(0, pairs.shape[1], size):
@@ -222,7 +221,7 @@ def pair_probability(
             score = score + _picked(scoring.bias, row, at, to)
         if isinstance(scoring.mask, Tensor) and scoring.mask.dtype != torch.bool:
             score = score + _picked(scoring.mask, row, at, to)
-        found[start : start + size] = (score - total.index_select(0, asking)[:, :, 0]).exp()
+        found[start : start + size] = (score - total.index_select(0, asking)).exp()
     hidden = _hidden(scoring, pairs)
     return found if hidden is None else found.masked_fill_(hidden, 0.0)
 
@@ -248,8 +247,7 @@ def place_probability(
         found = pair_probability(query, key, normaliser, scoring, pairs)
         return found.view(batch, time - 1, heads).transpose(1, 2)
     found = normaliser.new_empty(batch, time - 1, heads)
-    shared = query.unflatten(1, (key.shape[1], -1))
-    q, k, total = shared.movedim(-2, 1), key.movedim(-2, 1), normaliser.movedim(-1, 1)
+    q, k, total = _by_time(query, key, normaliser)
     size = _gathered(query)
     for first in range(1, time, size):
         last = min(time, first + size)
@@ -257,6 +255,20 @@ def place_probability(
         score = scoring.capped(_product(q[:, first:last], keys, found).flatten(2) * scoring.scale)
         found[:, first - 1 : last - 1] = (score - total[:, first:last]).exp()
     return found.transpose(1, 2)
+
+
+def _by_time(
+    query: Float[Tensor, "batch heads time width"],
+    key: Float[Tensor, "batch kv keys width"],
+    normaliser: Float[Tensor, "batch heads time"],
+) -> tuple[
+    Float[Tensor, "batch time kv shared width"],
+    Float[Tensor, "batch keys kv width"],
+    Float[Tensor, "batch time heads"],
+]:
+    """Each with its times before its heads, and the heads of a query by the key that they share."""
+    shared = query.unflatten(1, (key.shape[1], -1))
+    return shared.movedim(-2, 1), key.transpose(1, 2), normaliser.transpose(1, 2)
 
 
 def _gathered(query: Float[Tensor, "_ heads _ width"]) -> int:

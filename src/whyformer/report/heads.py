@@ -144,15 +144,14 @@ def best_table(data: Mapping[str, Any]) -> Table:
     """
     single = (row for row in data["ablation"] if len(row["heads"]) == 1 and row["mode"] == "zero")
     alone = {tuple(row["heads"][0]): row["loss"] for row in single if row["loss"] is not None}
-    names = ["head", "induction", "95%", "null", "duplicate", "previous", "first", "copying", "without"]
-    table = _table(*names[: None if data["ablation"] else -1])
+    table = _table("head", "induction", "95%", "null", "duplicate", "previous", "first", "copying", "without")
     order = sorted(data["heads"], key=lambda head: -head["induction"])
     named = [head for head in order[BEST:] if [head["layer"], head["head"]] in data.get("named", [])]
     for head in order[:BEST] + named:
         low, high = head.get("interval", {}).get("induction", (0.0, 1.0))
         copied = head.get("copying")
         loss = alone.get((head["layer"], head["head"]))
-        cells = [
+        table.add_row(
             _name((head["layer"], head["head"])),
             f"{head['induction']:.2f}",
             f"{low:.2f}–{high:.2f}",
@@ -160,8 +159,9 @@ def best_table(data: Mapping[str, Any]) -> Table:
             *(f"{head[kind]:.2f}" for kind in ("duplicate", "previous", "first")),
             "–" if copied is None else f"{copied:.2f}",
             "–" if loss is None else f"{loss:.2f}",
-        ]
-        table.add_row(*cells[: len(table.columns)])
+        )
+    if not data["ablation"]:
+        table.columns.pop()
     return table
 
 

@@ -353,13 +353,17 @@ def test_the_cost_is_what_the_model_reads(family, folders):
         if isinstance(module, torch.nn.Embedding):
             read.append(arguments[0].numel())
 
+    def begin(said):
+        """A model that keeps states is tried on two tokens when it is loaded; what counts comes after."""
+        if said == "scanning":
+            read.clear()
+
     hook = torch.nn.modules.module.register_module_forward_pre_hook(count)
     try:
-        stated = examine(str(folders / family), length=48)["forwards"]
+        stated = examine(str(folders / family), length=48, progress=begin)["forwards"]
     finally:
         hook.remove()
-    # It is told to a tenth, and a model that keeps states is tried on two tokens when it is loaded.
-    assert stated == pytest.approx(sum(read) / 48, abs=0.05 + 2 / 48)
+    assert stated == pytest.approx(sum(read) / 48, abs=0.051)
 
 
 def test_tokens_that_a_model_cannot_predict_are_not_drawn(tmp_path, monkeypatch):

@@ -114,7 +114,7 @@ BAD = {
     "a forward of a wrong shape": ("{code}:Shape", ["--tokens", "16"], "shape"),
     "a vocabulary beyond the table": ("{code}:Right", ["--tokens", "99"], "index"),
     "vectors for a module of tokens": ("{code}:Right", ["--width", "8"], "say --tokens V"),
-    "code without a name in it": ("{code}", ["--width", "8"], "code is run only where NAME says"),
+    "a file without a name, and a width": ("{code}", ["--width", "8"], "code is run only where NAME says"),
     "a target without a name": ("", ["--width", "8"], "it is empty"),
     "neither tokens nor width": ("{code}:Right", [], "--tokens V or --width D"),
     "a file without a name": ("{code}", ["--tokens", "16"], "NAME"),
